@@ -1,6 +1,7 @@
 """Lists whose entries bypass the SDK: the same for clients, encoded once for each definition."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,9 @@ from tests.server.test_stdio import OPENING, request
 from toolcrib.server import sdk_workarounds
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sdk_workarounds import SPLICES_KEY, EntryCache, ListSplicer, defer_entries
+from toolcrib.server.sdk_workarounds import SPLICES_KEY, EntryCache, Splicer, defer_entries, spliced
 from toolcrib.surfaces.facade import ListedTool
-from toolcrib.types import Tool, Visibility
+from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
 from toolcrib.wire import read_tool, tool_to_wire
 
 pytestmark = pytest.mark.anyio
@@ -98,7 +99,7 @@ async def test_a_response_without_placeholders_passes_unchanged() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    filling = ListSplicer(send)
+    filling = Splicer(send)
     start = {"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"2")]}
     body = {"type": "http.response.body", "body": b"ok", "more_body": True}
     for message in (start, body, body):
@@ -112,7 +113,7 @@ async def test_a_placeholder_is_replaced_once_and_cannot_be_guessed() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    filling = ListSplicer(send)
+    filling = Splicer(send)
     assert defer_entries({}, [b"1"]) is None
     mark = defer_entries({SPLICES_KEY: filling.splices}, [b'{"a":1}', b"2"])
     assert mark != defer_entries({SPLICES_KEY: {}}, [])
@@ -128,7 +129,7 @@ async def test_a_response_without_its_placeholder_stays_unchanged() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    filling = ListSplicer(send)
+    filling = Splicer(send)
     defer_entries({SPLICES_KEY: filling.splices}, [b"1"])
     await filling({"type": "http.response.start", "status": 200, "headers": []})
     await filling({"type": "http.response.body", "body": b'{"error":{}}'})
@@ -230,3 +231,43 @@ def test_the_entry_cache_is_limited(made: list[str]) -> None:
     for number in (1, 2, 3, 3, 2, 1):
         assert entry(known, listed(number), "2026-07-28")["name"] == f"t{number}"
     assert made == ["t1", "t2", "t3", "t1"]
+
+
+BLOCKS: list[dict[str, Any]] = [
+    *({"type": "text", "text": f"number {n}", "_meta": {"n": n}} for n in range(900)),
+    {"type": "image", "data": "aGk=", "mimeType": "image/png", "annotations": {"priority": 1.0}},
+    {"type": "hologram", "data": [1]},
+    {"type": "text", "text": "é\ud83d"},
+]
+LARGE = ToolResult(content=tuple(BLOCKS), structured={"rows": [[n] for n in range(9000)]}, meta={"k": "v"})
+
+
+async def large(ctx: Context, name: str, arguments: Object) -> ToolResult:
+    """A result of which the blocks and the structure are too large for the SDK's models."""
+    return LARGE
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_large_result_is_the_same_over_http_as_in_memory(mode: str) -> None:
+    echo = Tool(name="echo", visibility=Visibility.NATIVE)
+    async with crib(echo, handler=large, surfaces=["direct"]) as served:
+        async with mcp.Client(served.server, mode=mode) as client:
+            direct = await client.call_tool("echo", {})
+        around_the_sdk: list[list[int]] = []
+
+        def note(body: bytes, splices: Mapping[str, bytes]) -> bytes:
+            around_the_sdk.append([len(json.loads(part)) for part in splices.values()])
+            return spliced(body, splices)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sdk_workarounds, "spliced", note)
+            async with at_address(app_of(served)) as url, client_at(f"{url}/mcp", mode=mode) as client:
+                over_http = await client.call_tool("echo", {})
+                with_progress = await client.call_tool("echo", {}, progress_callback=_ignore)
+    assert len(direct.content) == 903
+    assert (over_http, with_progress) == (direct, direct)
+    assert [sizes for sizes in around_the_sdk if len(sizes) == 2] == [[903, 1], [903, 1]]
+
+
+async def _ignore(progress: float, total: float | None, message: str | None) -> None:
+    """A callback, so that the client asks for progress."""

@@ -35,6 +35,11 @@ reply_tokens = 2000
 structured_replies = false
 max_message_bytes = 1048576
 
+[toolcrib.results]
+max_bytes = 2048
+max_nodes = 3000
+max_blocks = 40
+
 [toolcrib.search]
 scorer = "bm25"
 fallback = "popular"
@@ -108,6 +113,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
     server = settings.servers[0]
     assert (server.start_timeout_s, server.list_timeout_s, server.call_timeout_s) == (1, 2, 3)
     assert (server.find_timeout_s, server.max_message_bytes) == (7, 1048576)
+    assert (server.max_result_bytes, server.max_result_nodes, server.max_result_blocks) == (2048, 3000, 40)
     assert settings == Settings(
         servers=settings.servers,
         fleet=FleetOptions(backoff_first_s=0.5, backoff_max_s=10),

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from toolcrib.upstream.bounds import Bounds, run_at_once
 from toolcrib.upstream.framing import (
+    BoundsOfLine,
     EventParser,
     LineSplitter,
     OversizedLine,
@@ -20,12 +22,15 @@ from toolcrib.upstream.framing import (
 )
 from toolcrib.wire import replace_surrogates
 
-LIMIT = 1000
+
+def at_most(limit: int) -> BoundsOfLine:
+    """Lines of at most so many bytes."""
+    return lambda _head, _tail: Bounds(limit, 1000)
 
 
 def messages_in(line: bytes) -> list[JSONRPCMessage]:
     """What one line holds."""
-    return parse_line(line, LIMIT)
+    return run_at_once(parse_line(line))
 
 
 def encoded(value: Any) -> bytes:
@@ -35,7 +40,7 @@ def encoded(value: Any) -> bytes:
 
 def all_lines(chunks: list[bytes], limit: int) -> list[bytes | OversizedLine]:
     """What the chunks complete, one after the other."""
-    lines = LineSplitter(limit)
+    lines = LineSplitter(at_most(limit))
     return [line for chunk in chunks for line in lines.feed(chunk)]
 
 
@@ -50,7 +55,7 @@ def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], limit: int) 
 
 
 def test_only_the_ends_of_an_oversized_line_are_kept() -> None:
-    lines = LineSplitter(1000)
+    lines = LineSplitter(at_most(1000))
     grown = [(lines.feed(b"a" * 600), lines.overflowing) for _ in range(2)]
     assert grown == [([], False), ([], True)]
     for _ in range(100):
@@ -116,7 +121,7 @@ def test_lines_that_are_not_messages_are_skipped(line: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_no_line_raises(line: bytes) -> None:
     assert isinstance(messages_in(line), list)
-    assert isinstance(parse_line(OversizedLine(line[:50], line[-50:]), LIMIT), list)
+    assert isinstance(run_at_once(parse_line(OversizedLine(line[:50], line[-50:]))), list)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ BROKEN = {
 def test_a_broken_response_fails_the_request_it_certainly_answers(line: bytes, request_id: int | str) -> None:
     (found,) = messages_in(line)
     assert isinstance(found, JSONRPCError)
-    assert (found.id, found.error.message) == (request_id, "The response is not valid JSON.")
+    assert (found.id, found.error.message) == (request_id, "its response is not valid JSON")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +169,10 @@ def test_a_broken_line_fails_no_request_if_that_is_uncertain(line: bytes) -> Non
 
 
 def test_an_oversized_response_is_reported() -> None:
-    (found,) = parse_line(OversizedLine(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}'), 64_000)
+    line = OversizedLine(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}', "is too large and was dropped")
+    (found,) = run_at_once(parse_line(line))
     assert isinstance(found, JSONRPCError)
-    assert (found.id, found.error.message) == (8, "The response is larger than 64,000 bytes and was dropped.")
+    assert (found.id, found.error.message) == (8, "its response is too large and was dropped")
 
 
 NESTED = {"jsonrpc": "2.0", "id": 5, "method": "ping"}
@@ -252,7 +258,7 @@ def test_events_are_the_same_however_the_stream_is_cut(size: int, end: bytes) ->
         b"",
     ]
     stream = end.join(lines) + end
-    parser = EventParser(1000)
+    parser = EventParser(Bounds(1000, 1000))
     chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
     events = [event for chunk in chunks for event in parser.feed(chunk)]
     assert events[:2] == [ServerEvent(b"{\n}", "a1", None), ServerEvent(b"x", "", 1.5)]
@@ -261,4 +267,4 @@ def test_events_are_the_same_however_the_stream_is_cut(size: int, end: bytes) ->
 @pytest.mark.parametrize("chunk", [b"data: " + b"x" * 100, b"data: " + b"x" * 100 + b"\n\n"])
 def test_an_event_beyond_the_limit_is_refused(chunk: bytes) -> None:
     with pytest.raises(OverflowError):
-        list(EventParser(50).feed(chunk))
+        list(EventParser(Bounds(50, 1000)).feed(chunk))

@@ -104,7 +104,7 @@ async def test_an_error_response_keeps_its_code_and_a_bounded_message() -> None:
 @pytest.mark.parametrize(
     ("tool", "message"),
     [
-        ("broken", "The response is not valid JSON"),
+        ("broken", "its response is not valid JSON"),
         ("nonsense", "The response has neither a result nor an error"),
         ("no_blocks", "content is not a list of blocks"),
     ],

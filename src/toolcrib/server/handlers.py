@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import anyio.lowlevel
 import mcp_types
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -26,7 +27,14 @@ from toolcrib.resources.listing import DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import RequestClient, RequestContext, as_mcp_errors, to_call_context, to_context
 from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
-from toolcrib.server.sdk_workarounds import EntryCache, NotifyingServer, defer_entries, may_send_requests
+from toolcrib.server.sdk_workarounds import (
+    EntryCache,
+    NotifyingServer,
+    defer_entries,
+    defer_large_parts,
+    may_send_requests,
+    restore_large_parts,
+)
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.reply import error_result
 from toolcrib.types import PATH_META, Context, Object, ToolResult
@@ -45,6 +53,10 @@ _RESULT_KEYS: Final[Mapping[DocumentKind, str]] = {
     "resources": "resources",
     "templates": "resourceTemplates",
 }
+_DOCUMENT_PARTS: Final = {"prompts/get": "messages", "resources/read": "contents"}
+_LARGE_METHODS: Final = ("tools/call", *_DOCUMENT_PARTS)
+"""Methods whose results can be large."""
+_BLOCKS_PER_STEP: Final = 200
 _MAX_ROUNDS: Final = 20
 """Rounds of questions after which a call is returned as it is."""
 _MAX_QUESTIONS: Final = 20
@@ -85,6 +97,7 @@ def make_server(
     server.middleware[:] = [
         _only_when(lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
         _only_when(lambda ctx: ctx.method == "tools/list" and may_send_requests(ctx), handlers.list_tools_encoded),
+        _only_when(lambda ctx: ctx.method in _LARGE_METHODS, restore_large_parts),
     ]
     ResourceHandlers(facade.gateway).register(server)
     if changes is not None:
@@ -183,7 +196,7 @@ class ToolHandlers:
         http = request.request if is_modern(request.protocol_version) else None
         run = partial(self._run, params, None if http is None else http.headers)
         result = await as_mcp_errors(self._call(to_call_context(request, params), run))
-        return result_to_wire(result, request.protocol_version)
+        return await defer_large_parts(await _result_in_steps(result, request.protocol_version))
 
     async def _run(
         self, params: mcp_types.CallToolRequestParams, headers: Mapping[str, str] | None, ctx: Context
@@ -210,6 +223,19 @@ class ToolHandlers:
             raise _server_error(error, error.rpc_code) from error
         except ToolcribError as error:
             return error_result(error)
+
+
+async def _result_in_steps(result: ToolResult, version: str) -> dict[str, Any]:
+    """The result for a client of the version; other requests are served between the checks of many blocks."""
+    content = result.content
+    if len(content) <= _BLOCKS_PER_STEP:
+        return result_to_wire(result, version)
+    checked: list[Object] = []
+    for start in range(0, len(content), _BLOCKS_PER_STEP):
+        part = ToolResult(content=content[start : start + _BLOCKS_PER_STEP])
+        checked += result_to_wire(part, version)["content"]
+        await anyio.lowlevel.checkpoint()
+    return {**result_to_wire(replace(result, content=()), version), "content": checked}
 
 
 def _filter_capabilities(capabilities: dict[str, Any], available: DocumentCapabilities) -> dict[str, Any]:
@@ -291,15 +317,30 @@ async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolRes
     """The result of a server in the client's protocol version. An error of the server keeps its JSON-RPC code."""
 
     async def respond() -> dict[str, Any]:
-        return document_to_wire(request.method, await work(), request.protocol_version)
+        return await _document_in_steps(request.method, await work(), request.protocol_version)
 
     try:
-        return await as_mcp_errors(isolate(respond))
+        return await defer_large_parts(await as_mcp_errors(isolate(respond)))
     except MCPError as error:
         cause = error.__cause__
         if isinstance(cause, UpstreamError) and cause.rpc_code is not None:
             raise _server_error(cause, cause.rpc_code) from cause
         raise
+
+
+async def _document_in_steps(method: str, result: ToolResult, version: str) -> dict[str, Any]:
+    """The same as `_result_in_steps` for a prompt or a resource. Raises `UpstreamError`."""
+    key = _DOCUMENT_PARTS.get(method, "")
+    parts = result.structured.get(key, ()) if isinstance(result.structured, Mapping) else ()
+    if len(parts) <= _BLOCKS_PER_STEP:
+        return document_to_wire(method, result, version)
+    checked: list[Object] = []
+    for start in range(0, len(parts), _BLOCKS_PER_STEP):
+        part = replace(result, structured={key: parts[start : start + _BLOCKS_PER_STEP]})
+        checked += document_to_wire(method, part, version)[key]
+        await anyio.lowlevel.checkpoint()
+    rest = document_to_wire(method, replace(result, structured={**result.structured, key: []}), version)
+    return {**rest, key: checked}
 
 
 def _server_error(error: UpstreamError, code: int) -> MCPError:

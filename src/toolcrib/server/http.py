@@ -31,7 +31,7 @@ from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
 from toolcrib.server.handlers import end_streams
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sdk_workarounds import SPLICES_KEY, ListSplicer
+from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
 from toolcrib.types import Authenticator, Object
 
 _STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
@@ -39,9 +39,6 @@ _STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode()
 
 
 _LISTEN_METHOD: Final = "subscriptions/listen"
-
-
-_LIST_METHOD: Final = "tools/list"
 
 
 _LAST_EVENT_ID: Final = b"last-event-id"
@@ -153,14 +150,12 @@ class StreamableHttpEndpoint:
         body = await _read_body(receive)
         if body is None:
             return
-        replay = _ReplayBody(body, receive)
+        replay, splicer = _ReplayBody(body, receive), Splicer(send)
+        scope = {**scope, SPLICES_KEY: splicer.splices}
         if any(key in body for key in _STREAM_MARKERS) and _EVENT_STREAM in headers.get("accept", ""):
-            await events.handle_request(scope, replay, send)
+            await events.handle_request(scope, replay, splicer)
         else:
-            if headers.get("mcp-method") == _LIST_METHOD:
-                splicer = ListSplicer(send)
-                scope, send = {**scope, SPLICES_KEY: splicer.splices}, splicer
-            await _cancel_on_disconnect(plain.handle_request, scope, replay, send)
+            await _cancel_on_disconnect(plain.handle_request, scope, replay, splicer)
 
     async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a session, and count the streams on which its client accepts server requests."""
@@ -170,7 +165,7 @@ class StreamableHttpEndpoint:
             await self._serve_stream(app, session, scope, receive, send)
             return
         request = _SessionRequest(scope, receive, send, session)
-        splicer = ListSplicer(request.respond)
+        splicer = Splicer(request.respond)
         more: dict[str, Any] = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: splicer.splices}
         if _EVENT_STREAM in headers.get("accept", ""):
             more[EVENTS_KEY] = request.notify

@@ -1,8 +1,8 @@
-"""Workarounds for the MCP SDK: access to its private parts, and `tools/list` at the cost of its bytes.
+"""Workarounds for the MCP SDK: access to its private parts, and lists and large results at the cost of their bytes.
 
-The SDK validates and copies a handler's whole result three times before encoding it, which for large lists is nearly
-all of their cost. Entries are validated and encoded once per definition and protocol era, the SDK frames a result
-with a placeholder, and `ListSplicer` puts the encoded entries into the HTTP response.
+The SDK validates and copies a handler's whole result three times before encoding it, which is nearly all of the cost
+of a large one. Entries of lists are encoded once per definition and protocol era, and large results in steps between
+which other requests are served. The SDK frames a result with a placeholder, which is replaced in the response.
 """
 
 import json
@@ -10,15 +10,18 @@ import logging
 import secrets
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
 from typing import Any, Final
 
+import anyio.lowlevel
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp_types import methods
 from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.types import Message, Scope, Send
 
 from toolcrib.surfaces.facade import ListedTool
@@ -26,6 +29,8 @@ from toolcrib.wire import entry_for_version, is_modern, tool_to_wire
 
 logger = logging.getLogger(__name__)
 
+splices_on_stream: ContextVar[bool] = ContextVar("splices_on_stream", default=False)
+"""Whether the writer of a connection without requests of HTTP replaces placeholders, with `spliced`."""
 SPLICES_KEY: Final = "toolcrib.splices"
 """ASGI scope key: maps placeholders in a response to the encoded lists that replace them."""
 
@@ -108,8 +113,8 @@ def defer_entries(scope: Scope, entries: Iterable[bytes]) -> str | None:
     return placeholder
 
 
-class ListSplicer:
-    """ASGI `send` that replaces placeholders in the response, which has to be a single JSON body."""
+class Splicer:
+    """ASGI `send` that replaces placeholders in the response: in a single JSON body, or in a stream of events."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -118,29 +123,120 @@ class ListSplicer:
         """Put this into the request's scope under `SPLICES_KEY`."""
 
     async def __call__(self, message: Message) -> None:
-        """Send a message on. The head of a response waits for the body, which determines its length."""
+        """Send a message on. The head of a JSON response waits for the body, which determines its length."""
         if message["type"] == "http.response.start":
-            self._start = message
-            return
-        if self._start is not None and message["type"] == "http.response.body":
-            start, self._start = self._start, None
+            headers = dict(message["headers"])
+            if not headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+                self._start = message
+                return
+        elif message["type"] == "http.response.body":
             if self.splices:
-                message = {**message, "body": self._splice(message["body"])}
-                start = {**start, "headers": _with_length(start["headers"], len(message["body"]))}
-            await self._send(start)
+                message = {**message, "body": spliced(message.get("body", b""), self.splices)}
+            if self._start is not None:
+                start, self._start = self._start, None
+                if self.splices:
+                    start = {**start, "headers": _with_length(start["headers"], len(message["body"]))}
+                await self._send(start)
         await self._send(message)
 
-    def _splice(self, body: bytes) -> bytes:
-        for placeholder, entries in self.splices.items():
-            before, found, after = body.partition(b'"' + placeholder.encode() + b'"')
-            # An error response contains no placeholder.
-            body = b"".join((before, entries, after)) if found else body
-        return body
+
+def spliced(body: bytes, splices: Mapping[str, bytes]) -> bytes:
+    """The body with encoded values in place of placeholders.
+
+    >>> spliced(b'{"tools":"4711"}', {"4711": b"[{}]"})
+    b'{"tools":[{}]}'
+    """
+    for placeholder, encoded in splices.items():
+        before, found, after = body.partition(b'"' + placeholder.encode() + b'"')
+        # An error response contains no placeholder.
+        body = b"".join((before, encoded, after)) if found else body
+    return body
 
 
 def _with_length(headers: Iterable[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
     others: list[tuple[bytes, bytes]] = [pair for pair in headers if pair[0].lower() != b"content-length"]
     return [*others, (b"content-length", str(length).encode())]
+
+
+# -- large results ---------------------------------------------------------------------------------------------------
+
+
+_LARGE_BYTES: Final = 16 * 1024
+"""Encoded parts of a result from this size on bypass the SDK."""
+_BLOCKS_PER_STEP: Final = 200
+_deferred: ContextVar[dict[str, "_DeferredPart"] | None] = ContextVar("deferred", default=None)
+"""The parts of the current request's result that bypass the SDK; None where nothing replaces placeholders."""
+
+
+class _DeferredPart(str):
+    """A placeholder for an encoded part of a result."""
+
+    encoded: bytes
+
+
+async def restore_large_parts(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Middleware: put placeholders into the result for the parts that its handler took out by `defer_large_parts`."""
+    splices: MutableMapping[str, bytes] | None = ctx.request.scope.get(SPLICES_KEY) if ctx.request else None
+    if splices is None and not splices_on_stream.get():
+        return await call_next(ctx)
+    parts: dict[str, _DeferredPart] = {}
+    token = _deferred.set(parts)
+    try:
+        result = await call_next(ctx)
+    finally:
+        _deferred.reset(token)
+    if not parts or not isinstance(result, dict):
+        return result
+    if splices is not None:
+        splices.update({str(part): part.encoded for part in parts.values()})
+    return {**result, **parts}
+
+
+async def defer_large_parts(result: dict[str, Any]) -> dict[str, Any]:
+    """The valid result without its large parts, which `restore_large_parts` adds after the SDK has validated it."""
+    parts = _deferred.get()
+    if parts is None:
+        return result
+    small = dict(result)
+    for key, value in result.items():
+        if key == "_meta" or not isinstance(value, (dict, list)):
+            continue
+        try:
+            encoded = await _encoded(value)
+        except (ValueError, TypeError):  # the transport answers with an error
+            return result
+        if len(encoded) >= _LARGE_BYTES:
+            parts[key] = part = _DeferredPart(secrets.token_hex(16))
+            part.encoded = encoded
+            if isinstance(value, list):
+                small[key] = []
+            else:
+                del small[key]
+    return small
+
+
+async def _encoded(value: Any) -> bytes:
+    """A value as JSON; the items of a list in steps between which other tasks run."""
+    if not isinstance(value, list) or len(value) <= _BLOCKS_PER_STEP:
+        encoded = to_json(value)
+        if len(encoded) >= _LARGE_BYTES:
+            await anyio.lowlevel.checkpoint()
+        return encoded
+    parts = []
+    for start in range(0, len(value), _BLOCKS_PER_STEP):
+        parts.append(to_json(value[start : start + _BLOCKS_PER_STEP])[1:-1])
+        await anyio.lowlevel.checkpoint()
+    return b"[" + b",".join(parts) + b"]"
+
+
+def deferred_parts(result: object) -> dict[str, bytes]:
+    """What replaces the placeholders in a result."""
+    if not isinstance(result, dict):
+        return {}
+    return {str(part): part.encoded for part in result.values() if isinstance(part, _DeferredPart)}
+
+
+# -- entries of lists ------------------------------------------------------------------------------------------------
 
 
 class EncodedEntry:

@@ -24,13 +24,17 @@ from mcp.shared.message import SessionMessage
 
 from toolcrib.server.handlers import end_streams
 from toolcrib.server.http import SHUTTING_DOWN, wait_for_stop
+from toolcrib.server.sdk_workarounds import deferred_parts, spliced, splices_on_stream
+from toolcrib.upstream.bounds import Bounds, run_at_once
 from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_line, request_id_in
 from toolcrib.upstream.stdio import claim_stdio, release_stdio
 
 logger = logging.getLogger(__name__)
 
-_MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+_MAX_LINE_BYTES: Final = 10 * 1024 * 1024
 """The longest message, in bytes."""
+_MAX_NODES: Final = 200_000
+"""Values and keys in its JSON."""
 _CHUNK_BYTES: Final = 256 * 1024
 _FLUSH_S: Final = 0.5
 """Time to write the last responses, in seconds, because the client may no longer read."""
@@ -62,6 +66,7 @@ async def serve_pipes(
 ) -> None:
     """Serve one client over a reader and a file descriptor, which is made non-blocking."""
     os.set_blocking(write_fd, False)
+    splices_on_stream.set(True)
     read_send, read_receive = anyio.create_memory_object_stream[Incoming](0)
     write_send, write_receive = anyio.create_memory_object_stream[SessionMessage](0)
     wire = _StdioConnection(reader, write_fd, max_line_bytes)
@@ -118,7 +123,8 @@ class _StdioConnection:
             group.cancel_scope.cancel()
 
     async def _read_lines(self, sink: MemoryObjectSendStream[Incoming]) -> None:
-        lines = LineSplitter(self._limit)
+        bounds = Bounds(self._limit, _MAX_NODES, bytes_setting="", nodes_setting="")
+        lines = LineSplitter(lambda _head, _tail: bounds)
         while chunk := await self._reader.read(_CHUNK_BYTES):
             for line in lines.feed(chunk):
                 await self._receive(line, sink)
@@ -144,11 +150,11 @@ class _StdioConnection:
 
     async def _receive_oversized(self, line: OversizedLine, sink: MemoryObjectSendStream[Incoming]) -> None:
         """Reject an oversized request; for an oversized response, fail the server request that it answers."""
-        answers = parse_line(line, self._limit)
+        answers = run_at_once(parse_line(line))
         for answer in answers:
             await sink.send(SessionMessage(answer))
         if not answers:
-            text = f"The message is larger than {self._limit:,} bytes and was not read; send less at once."
+            text = f"The message {line.problem}; send less at once."
             await self._refuse(mcp_types.INVALID_REQUEST, text, request_id_in(line))
 
     async def _refuse(self, code: int, text: str, request_id: str | int | None) -> None:
@@ -186,7 +192,8 @@ class _StdioConnection:
 def _encode_line(message: mcp_types.JSONRPCMessage) -> bytes:
     """The encoded message. If encoding fails, a response becomes an error, and any other message is dropped."""
     try:
-        return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        return spliced(data, deferred_parts(message.result)) if isinstance(message, mcp_types.JSONRPCResponse) else data
     except (ValueError, TypeError, RecursionError):
         logger.exception("cannot encode a message as JSON")
     if not isinstance(message, (mcp_types.JSONRPCResponse, mcp_types.JSONRPCError)):

@@ -123,6 +123,14 @@ class ConnectionsTable(Table):
     idle_s: Seconds | None = None
 
 
+class ResultsTable(Table):
+    """`results`: how much the result of a server's call may hold."""
+
+    max_bytes: _Bytes | None = None
+    max_nodes: Count | None = None
+    max_blocks: Count | None = None
+
+
 class CacheTable(Table):
     """`calls.cache`, whose `tools` are patterns."""
 
@@ -236,6 +244,7 @@ class ToolcribTable(Table):
     reply_tokens: Natural | None = None
     structured_replies: bool = True
     max_message_bytes: _Bytes | None = None
+    results: ResultsTable = Field(default_factory=ResultsTable)
     search: SearchTable = Field(default_factory=SearchTable)
     timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable)
     providers: ProvidersTable = Field(default_factory=ProvidersTable)
@@ -332,6 +341,7 @@ class ToolcribTable(Table):
         """Deadlines and sizes of servers that set none."""
         timeouts = self.timeouts.given("start_s", "list_s", "call_s", "find_s")
         options = {f"{name.removesuffix('_s')}_timeout_s": value for name, value in timeouts.items()}
+        options |= {name.replace("max_", "max_result_"): value for name, value in self.results.given().items()}
         return ServerOptions(name="", transport="stdio", **options, **self.given("max_message_bytes"))
 
 

@@ -231,7 +231,7 @@ class Connection:
         params: dict[str, Any] = {"cursor": cursor} if cursor is not None else {}
         if wire_meta := self.protocol.meta(meta, {}):
             params["_meta"] = wire_meta
-        return await self._send(method, params, self.protocol.headers(method))
+        return await self._send_direct(method, params, self.protocol.headers(method))
 
     async def request(self, request: CallerRequest) -> dict[str, Any]:
         """Send a caller's request, and return its raw result.

@@ -6,8 +6,8 @@ becomes an error response to that request, so that its caller does not wait for 
 
 import gc
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from mcp_types import (
@@ -21,6 +21,10 @@ from mcp_types import (
     JSONRPCResponse,
 )
 from pydantic_core import from_json
+
+from toolcrib.upstream.bounds import LIST_METHODS, Bounds, Meter, Steps, list_bounds, parse_list, result_bounds
+from toolcrib.upstream.channel import FAILURE_MARK, FailureKind
+from toolcrib.upstream.options import ServerOptions
 
 _KEPT_BYTES: Final = 512
 """How much of each end of an oversized line is kept; enough to see its id."""
@@ -46,6 +50,10 @@ _LOW: Final = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE: Final = re.compile(
     rb"\\(?:" + _HIGH + rb"\\" + _LOW + rb"|(?P<half>" + _HIGH + rb"|" + _LOW + rb")|.)", re.DOTALL
 )
+_MAX_LISTS: Final = 64
+"""Unanswered requests for lists that are remembered."""
+_WHOLE_BYTES: Final = 256 * 1024
+"""Shorter texts are parsed at once."""
 _NO_GC_BYTES: Final = 256 * 1024
 """Larger texts are parsed without the garbage collector, which would scan everything created so far again and again."""
 
@@ -56,16 +64,21 @@ class OversizedLine:
 
     head: bytes
     tail: bytes
+    problem: str = field(default="", compare=False)
+    """How it breaks the bounds, after "the message"."""
+
+
+BoundsOfLine = Callable[[bytes, bytes | None], Bounds]
+"""Returns what a line may hold that begins and ends so; the end is None as long as the line is incomplete."""
 
 
 class LineSplitter:
-    """Splits chunks into lines in linear time, holding at most `limit` bytes of an incomplete line."""
+    """Splits chunks into lines in linear time, holding at most one incomplete line within its bounds."""
 
-    def __init__(self, limit: int) -> None:
-        """`limit` is the longest line, in bytes."""
-        self._limit = limit
+    def __init__(self, bounds: BoundsOfLine) -> None:
+        self._bounds = bounds
         self._parts: list[bytes] = []
-        self._size = 0
+        self._meter = Meter()
         self._lost: OversizedLine | None = None
 
     @property
@@ -76,44 +89,93 @@ class LineSplitter:
     def feed(self, chunk: bytes) -> list[bytes | OversizedLine]:
         """Return the lines that the chunk completes, without line ends."""
         *whole, rest = chunk.split(b"\n")
-        done = [self._finish(part) for part in whole[:1]]
-        done += [line if len(line) <= self._limit else self._cut(line) for line in whole[1:]]
+        done = [self._finish(part) for part in whole]
         self._keep(rest)
         return done
 
     def _keep(self, part: bytes) -> None:
-        self._size += len(part)
         if self._lost is not None:
             head = (self._lost.head + part[:_KEPT_BYTES])[:_KEPT_BYTES]
-            self._lost = OversizedLine(head, (self._lost.tail + part)[-_KEPT_BYTES:])
-            return
-        self._parts.append(part)
-        if self._size > self._limit:
-            self._lost = self._cut(b"".join(self._parts))
+            self._lost = OversizedLine(head, (self._lost.tail + part)[-_KEPT_BYTES:], self._lost.problem)
+        elif part:
+            self._parts.append(part)
+            self._meter.add(part)
+            self._lose(self._bounds(self._parts[0][:_KEPT_BYTES], None))
+
+    def _lose(self, bounds: Bounds) -> None:
+        """Keep only the ends of the line if it breaks the bounds."""
+        problem = bounds.problem(self._meter.size, self._meter.nodes)
+        if problem:
+            self._lost = _cut(b"".join(self._parts), problem)
             self._parts = []
 
     def _finish(self, part: bytes) -> bytes | OversizedLine:
+        if not self._parts and self._lost is None:
+            bounds = self._bounds(part[:_KEPT_BYTES], part[-_KEPT_BYTES:])
+            if len(part) <= min(bounds.bytes, bounds.nodes):
+                return part  # it cannot hold too many values
         self._keep(part)
         line = self._lost or b"".join(self._parts)
-        self._parts, self._size, self._lost = [], 0, None
+        if isinstance(line, bytes):
+            self._lose(self._bounds(line[:_KEPT_BYTES], line[-_KEPT_BYTES:]))
+            line = self._lost or line
+        self._parts, self._meter, self._lost = [], Meter(), None
         return line
 
-    def _cut(self, line: bytes) -> OversizedLine:
-        return OversizedLine(line[:_KEPT_BYTES], line[-_KEPT_BYTES:])
+
+class ExpectedResponses:
+    """What the lines of a server may hold. More for lists that it was asked for, which are parsed in steps."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._result, self._list = result_bounds(options), list_bounds(options)
+        self._lists: dict[int | str, None] = {}
+
+    def sent(self, message: JSONRPCMessage) -> None:
+        """Note a message to the server."""
+        if isinstance(message, JSONRPCRequest) and message.method in LIST_METHODS:
+            self._lists[message.id] = None
+            if len(self._lists) > _MAX_LISTS:
+                del self._lists[next(iter(self._lists))]
+
+    def bounds(self, head: bytes, tail: bytes | None) -> Bounds:
+        """A `BoundsOfLine`."""
+        if not self._lists:
+            return self._result
+        found = _response_id(head, tail or b"")
+        is_list = found in self._lists if found is not None else tail is None
+        return self._list if is_list else self._result
+
+    def parse(self, line: bytes | OversizedLine) -> Steps[list[JSONRPCMessage]]:
+        """Return the messages in a line."""
+        ends = (line[:_KEPT_BYTES], line[-_KEPT_BYTES:]) if isinstance(line, bytes) else (line.head, line.tail)
+        messages = yield from parse_line(line, is_list=self.bounds(*ends).in_steps)
+        for message in messages:
+            if isinstance(message, (JSONRPCResponse, JSONRPCError)) and message.id is not None:
+                self._lists.pop(message.id, None)
+        return messages
 
 
-def parse_line(line: bytes | OversizedLine, limit: int) -> list[JSONRPCMessage]:
+def _cut(line: bytes, problem: str) -> OversizedLine:
+    return OversizedLine(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], problem)
+
+
+def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[list[JSONRPCMessage]]:
     """Return the messages in one line: one, several for a batch, none for anything else."""
     if isinstance(line, OversizedLine):
-        return _error_response(line.head, line.tail, f"The response is larger than {limit:,} bytes and was dropped.")
+        return _error_response(line.head, line.tail, f"its response {line.problem}")
     if line[:64].lstrip()[:1] not in (b"{", b"["):
         start = line.find(_BEGINNING)
-        return parse_line(line[start:], limit) if start >= 0 else []
+        return (yield from parse_line(line[start:], is_list=is_list)) if start >= 0 else []
     try:
-        value = parse_json(line)
+        value = yield from parse_in_steps(line, is_list=is_list)
     except ValueError:
-        return _error_response(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], "The response is not valid JSON.")
+        return _error_response(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], "its response is not valid JSON")
     return list(_messages(value))
+
+
+def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
+    """Parse a message as `parse_json` does, but a long list entry by entry. Raises `ValueError`."""
+    return (yield from parse_list(text, parse_json)) if is_list and len(text) > _WHOLE_BYTES else parse_json(text)
 
 
 def parse_json(text: bytes) -> Any:
@@ -192,7 +254,8 @@ def _message(item: dict[str, Any]) -> JSONRPCMessage | None:
     if request_id is None:
         return None
     if isinstance(result := item.get("result"), dict):
-        return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
+        # Without validation, which would copy the result.
+        return JSONRPCResponse.model_construct(jsonrpc="2.0", id=request_id, result=result)
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(item.get("error")))
 
 
@@ -213,12 +276,20 @@ def _error(raw: Any) -> ErrorData:
     )
 
 
-def _error_response(head: bytes, tail: bytes, message: str) -> list[JSONRPCMessage]:
+def _error_response(head: bytes, tail: bytes, reason: str) -> list[JSONRPCMessage]:
     """Return an error response to the request that a broken line answered; nothing if that is not certain."""
-    found = _ID_FIRST.match(head) or (_OUTCOME_FIRST.match(head) and _ID_LAST.search(tail))
-    if not found:
+    found = _response_id(head, tail)
+    if found is None:
         return []
-    return [JSONRPCError(jsonrpc="2.0", id=_id_of(found), error=ErrorData(code=PARSE_ERROR, message=message))]
+    mark = {"mark": FAILURE_MARK, "kind": FailureKind.ANSWER.name}
+    error = ErrorData(code=PARSE_ERROR, message=reason, data=mark)
+    return [JSONRPCError(jsonrpc="2.0", id=found, error=error)]
+
+
+def _response_id(head: bytes, tail: bytes) -> int | str | None:
+    """Return the id of the request that a line answers, from its two ends; None if it is not certain."""
+    found = _ID_FIRST.match(head) or (_OUTCOME_FIRST.match(head) and _ID_LAST.search(tail))
+    return _id_of(found) if found else None
 
 
 def _id_of(found: re.Match[bytes]) -> int | str:
@@ -236,50 +307,74 @@ class ServerEvent(NamedTuple):
     """When to connect again, if the event says so."""
 
 
-class EventParser:
-    """Splits an event stream into events; httpx2 decodes each line on its own, at several times the cost.
+class LineEnds:
+    """Turns all line ends of an event stream into line feeds."""
 
-    >>> list(EventParser(100).feed(b"id: 7\\r\\ndata: {}\\r\\n\\r\\nretry: 50\\n\\nda"))
-    [ServerEvent(data=b'{}', id='7', retry_s=None), ServerEvent(data=b'', id='', retry_s=0.05)]
-    """
-
-    def __init__(self, limit: int) -> None:
-        """`limit` is the size of the largest event, in bytes."""
-        self._limit = limit
-        self._buffer = bytearray()
+    def __init__(self) -> None:
         self._held = b""
         """A carriage return at the end of a chunk, whose line feed may follow."""
 
-    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
-        """Yield the events that the chunk completes. Raises `OverflowError` for one beyond the limit."""
+    def normalized(self, chunk: bytes) -> bytes:
+        """Return the next part of the stream."""
         chunk = self._held + chunk
         self._held = b""
-        if b"\r" in chunk:
-            if chunk.endswith(b"\r"):
-                chunk, self._held = chunk[:-1], b"\r"
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\r" not in chunk:
+            return chunk
+        if chunk.endswith(b"\r"):
+            chunk, self._held = chunk[:-1], b"\r"
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+class EventParser:
+    """Splits an event stream into events; httpx2 decodes each line on its own, at several times the cost.
+
+    >>> list(EventParser(Bounds(100, 10)).feed(b"id: 7\\r\\ndata: {}\\r\\n\\r\\nretry: 50\\n\\nda"))
+    [ServerEvent(data=b'{}', id='7', retry_s=None), ServerEvent(data=b'', id='', retry_s=0.05)]
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        """`bounds` is how much one event may hold."""
+        self._bounds = bounds
+        self._meter = Meter()
+        self._buffer = bytearray()
+        self._line_ends = LineEnds()
+
+    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
+        """Yield the events that the chunk completes. Raises `OverflowError` for one beyond the bounds."""
+        chunk = self._line_ends.normalized(chunk)
         # An end may have begun with the last byte before this chunk.
         start = max(0, len(self._buffer) - 1)
         self._buffer += chunk
+        completed = False
         while (end := self._buffer.find(b"\n\n", start)) >= 0:
-            block = bytes(self._buffer[:end])
+            with memoryview(self._buffer) as view:
+                block = bytes(view[:end])
+            if end > self._bounds.nodes:  # otherwise it cannot hold too many values
+                self._meter.add(block[self._meter.size :])
+            self._check_size(end)
             del self._buffer[: end + 2]
-            start = 0
-            self._check_size(len(block))
+            start, completed, self._meter = 0, True, Meter()
             yield _read_event(block)
+        self._meter.add(bytes(self._buffer) if completed else chunk)
         self._check_size(len(self._buffer))
 
     def _check_size(self, size: int) -> None:
-        if size > self._limit:
-            raise OverflowError
+        if problem := self._bounds.problem(size, self._meter.nodes):
+            raise OverflowError(problem)
 
 
 def _read_event(block: bytes) -> ServerEvent:
     data: list[bytes] = []
     last_id, retry_s = "", None
-    for line in block.split(b"\n"):
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
+    start, size = 0, len(block)
+    while start <= size:  # without `split`, which would copy a large event once more
+        end = block.find(b"\n", start)
+        end = size if end < 0 else end
+        colon = block.find(b":", start, end)
+        colon = end if colon < 0 else colon
+        name = block[start:colon]
+        value = block[colon + (2 if block[colon + 1 : colon + 2] == b" " else 1) : end]
+        start = end + 1
         if name == b"data":
             data.append(value)
         elif name == b"id" and b"\0" not in value:

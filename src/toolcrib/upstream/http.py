@@ -23,6 +23,7 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 from pydantic_core import to_json
 
 from toolcrib._version import VERSION
+from toolcrib.upstream.bounds import LIST_METHODS, Bounds, list_bounds, result_bounds, run_in_steps
 from toolcrib.upstream.channel import (
     CLIENT_NOTIFICATIONS,
     NO_MESSAGE,
@@ -36,8 +37,8 @@ from toolcrib.upstream.channel import (
     ServerNotifications,
     Streams,
 )
-from toolcrib.upstream.framing import EventParser, parse_json
-from toolcrib.upstream.http_transport import SESSION_HEADER, AiohttpTransport, AuthTransport, byte_chunks
+from toolcrib.upstream.framing import EventParser, parse_in_steps
+from toolcrib.upstream.http_transport import BOUNDS_KEY, SESSION_HEADER, AiohttpTransport, AuthTransport, byte_chunks
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.wire import CLIENT_CAPABILITIES
@@ -144,7 +145,7 @@ class DirectCaller:
         gets what concerns no request.
         """
         self._url = httpx2.URL("")
-        self.limit = options.max_message_bytes
+        self._result_bounds, self._list_bounds = result_bounds(options), list_bounds(options)
         self._timeout = {"connect": fleet.http_connect_timeout_s, "read": None, "write": None, "pool": None}
         self._list_changed = list_changed
         self._notifications = notifications or ServerNotifications()
@@ -182,36 +183,41 @@ class DirectCaller:
         if exchange is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+        bounds = self._list_bounds if method in LIST_METHODS else self._result_bounds
         try:
-            response = await self._post(message, headers)
+            response = await self._post(message, headers, bounds)
             if response.has_redirect_location:
                 self._redirected = True
                 await response.aclose()
                 raise FastPathUnavailable
             if response.headers.get("content-type", "").lower().startswith(_EVENT_STREAM):
-                return await _ResponseStream(self, request_id, headers, exchange, resumable=not modern).read(response)
-            return await _read_json(response)
+                stream = _ResponseStream(self, request_id, headers, exchange, bounds, resumable=not modern)
+                return await stream.read(response)
+            return await _read_json(response, bounds)
         except anyio.get_cancelled_exc_class():
             if not modern:  # in modern versions, closing the request cancels it
                 await self._cancel(request_id, headers)
             raise
 
-    async def _post(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> httpx2.Response:
-        return await self._send("POST", {**_HEADERS, **headers}, to_json(message))
+    async def _post(
+        self, message: Mapping[str, Any], headers: Mapping[str, str], bounds: Bounds | None = None
+    ) -> httpx2.Response:
+        return await self._send("POST", {**_HEADERS, **headers}, to_json(message), bounds)
 
     async def resume(self, last_event_id: str, headers: Mapping[str, str]) -> httpx2.Response:
         """Ask a server of an older version for the rest of a stream. Raises `httpx2.TransportError`."""
         return await self._send("GET", {**headers, "accept": _EVENT_STREAM, "last-event-id": last_event_id})
 
-    async def _send(self, method: str, headers: Mapping[str, str], content: bytes | None = None) -> httpx2.Response:
+    async def _send(
+        self, method: str, headers: Mapping[str, str], content: bytes | None = None, bounds: Bounds | None = None
+    ) -> httpx2.Response:
         transport = self._transport
         if transport is None:
             raise ExchangeError(FailureKind.CLOSED, "the connection was closed")
         session = transport.session_headers.get(SESSION_HEADER)
         all_headers = {**headers, **({SESSION_HEADER: session} if session else {})}
-        request = httpx2.Request(
-            method, self._url, headers=all_headers, content=content, extensions={"timeout": self._timeout}
-        )
+        extensions = {"timeout": self._timeout, BOUNDS_KEY: bounds or self._result_bounds}
+        request = httpx2.Request(method, self._url, headers=all_headers, content=content, extensions=extensions)
         response = await transport.handle_async_request(request)
         response.request = request
         return response
@@ -256,10 +262,12 @@ class _ResponseStream:
         request_id: str,
         headers: Mapping[str, str],
         exchange: Exchange | None,
+        bounds: Bounds,
         *,
         resumable: bool,
     ) -> None:
         self._caller = caller
+        self._bounds = bounds
         self._request_id = request_id
         self._headers = headers
         self._exchange = exchange
@@ -272,7 +280,7 @@ class _ResponseStream:
         failures = 0
         while True:
             received = self._last_event_id
-            messages = _Messages(response, self._caller.limit)
+            messages = _Messages(response, self._bounds)
             try:
                 result = await self._read_messages(messages)
                 await messages.drain()
@@ -350,11 +358,11 @@ class _ResponseStream:
 class _Messages:
     """The messages on one stream of events."""
 
-    def __init__(self, response: httpx2.Response, limit: int) -> None:
+    def __init__(self, response: httpx2.Response, bounds: Bounds) -> None:
         self._response = response
         self._chunks = aiter(byte_chunks(response))
-        self._parser = EventParser(limit)
-        self._limit = limit
+        self._parser = EventParser(bounds)
+        self._bounds = bounds
         self._waiting: deque[dict[str, Any]] = deque()
         self._ended = False
         self.last_event_id = ""
@@ -373,12 +381,13 @@ class _Messages:
             self._ended = True
             return
         except OverflowError as error:
-            reason = f"its response is larger than {self._limit:,} bytes and was dropped"
-            raise ExchangeError(FailureKind.ANSWER, reason) from error
+            raise ExchangeError(FailureKind.ANSWER, f"its response {error}") from error
         for event in events:
             self.last_event_id = event.id or self.last_event_id
             self.retry_s = self.retry_s if event.retry_s is None else event.retry_s
-            message = parse_json(event.data) if event.data else None
+            if not event.data:
+                continue
+            message = await run_in_steps(parse_in_steps(event.data, is_list=self._bounds.in_steps))
             if isinstance(message, dict):
                 self._waiting.append(message)
 
@@ -399,12 +408,13 @@ class _Messages:
             await self._response.aclose()
 
 
-async def _read_json(response: httpx2.Response) -> dict[str, Any]:
+async def _read_json(response: httpx2.Response, bounds: Bounds) -> dict[str, Any]:
     try:
         kind = response.headers.get("content-type", "").lower()
         if not kind.startswith(_HEADERS["content-type"]):
             raise ExchangeError(FailureKind.ANSWER, f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}")
-        return _result_of(parse_json(await response.aread()), response.status_code)
+        steps = parse_in_steps(await response.aread(), is_list=bounds.in_steps)
+        return _result_of(await run_in_steps(steps), response.status_code)
     except ValueError as error:
         raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
     finally:
@@ -445,7 +455,7 @@ async def _streamable(
     async with http_client(transport, fleet) as client:
         try:
             async with streamable_http_client(
-                url, http_client=client, terminate_on_close=False, max_sse_event_size=options.max_message_bytes
+                url, http_client=client, terminate_on_close=False, max_sse_event_size=result_bounds(options).bytes
             ) as streams:
                 direct_caller.open(transport, url)
                 yield streams

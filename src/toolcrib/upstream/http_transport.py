@@ -8,6 +8,7 @@ import base64
 import re
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from functools import lru_cache
 from http import HTTPStatus
@@ -17,16 +18,20 @@ from urllib.parse import unquote
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 import httpx2
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 from pydantic_core import from_json
 from yarl import URL
 
+from toolcrib.upstream.bounds import Bounds, Meter, result_bounds
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
 from toolcrib.upstream.framing import repair_json
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
+BOUNDS_KEY: Final = "toolcrib.bounds"
+"""Extension of a request: what its response may hold. The parser of such a response repairs surrogates."""
 SESSION_HEADER: Final = "mcp-session-id"
 VERSION_HEADER: Final = "mcp-protocol-version"
 _SHOW_ALL_HEADER: Final = {b"x-mcp-show-all": b"true"}
@@ -37,7 +42,13 @@ _SERVER_STATUSES: Final = frozenset({401, 403, 404, 405, 410})
 """Statuses that concern the server as a whole, not one request; so do those from 500 on."""
 _NOTIFICATION: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2.0"\s*,\s*"method"')
 """How a message without id begins; in one with an id, the id comes before the method."""
-_ERROR_BODY_BYTES: Final = 65536
+_ERROR_BOUNDS: Final = Bounds(65536, 65536)
+"""Of the body of an error."""
+_ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
+_ACCEPTED_ENCODINGS: Final = "gzip, deflate"
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+_INFLATED_BYTES: Final = 65536
+_EVENT_END: Final = re.compile(rb"\n\n|\r\r|\r\n\r\n")
 _NOT_SENT: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -96,7 +107,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         self._query = self._url.query
         self._headers = {**_secret_headers(options, self._url), **(_SHOW_ALL_HEADER if options.show_all else {})}
         self._one_endpoint = options.transport == "http"
-        self._limit = options.max_message_bytes
+        self._bounds = result_bounds(options)
         self._notice_timeout_s = fleet.http_notice_timeout_s
         self._redact = redact
         self._closed = closed
@@ -135,6 +146,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
     def _with_secrets(self, request: httpx2.Request) -> httpx2.Request:
         """Return a copy with the secrets, for the configured origin only."""
         url = request.url
+        if "accept-encoding" in request.headers:
+            request.headers["accept-encoding"] = _ACCEPTED_ENCODINGS
         if not (self._headers or self._query) or not _same_origin(self._url, url):
             return request
         if self._query and not url.query and (self._one_endpoint or url.path == self._url.path):
@@ -158,12 +171,14 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             self._streamed = True
         elif request.method == "GET" and response.status_code == httpx2.codes.NOT_FOUND and self._streamed:
             self._session_lost()
+        if not request.extensions.get(BOUNDS_KEY):
+            response = _with_bounded_events(response, self._bounds)
         return self._without_secrets(response)
 
     async def _response(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         if response.status_code >= httpx2.codes.BAD_REQUEST:
-            body = await _read(response, _ERROR_BODY_BYTES)
-            return self._refusal(request, response, body or b"")
+            body = await _read(response, _ERROR_BOUNDS)
+            return self._refusal(request, response, body if isinstance(body, bytes) else b"")
         if SESSION_HEADER in response.headers:
             self.session_headers = {SESSION_HEADER: response.headers[SESSION_HEADER]}
         if self.session_headers and VERSION_HEADER in request.headers:
@@ -173,14 +188,15 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             return self._redirect(request, response)
         if _is_web_page(response.headers):
             self._refresh_needed.set()
-            body = await _read(response, _ERROR_BODY_BYTES)
-            return self._error(FailureKind.ANSWER, _describe_web_page(body or b""))
+            body = await _read(response, _ERROR_BOUNDS)
+            return self._error(FailureKind.ANSWER, _describe_web_page(body if isinstance(body, bytes) else b""))
+        bounds: Bounds | None = request.extensions.get(BOUNDS_KEY)
         if not self.plain:
-            return self._without_secrets(response)
-        body = await _read(response, self._limit)
-        if body is None:
-            return self._error(FailureKind.ANSWER, f"its response is larger than {self._limit:,} bytes and was dropped")
-        return _with_body(response, repair_json(body))
+            return self._without_secrets(response if bounds else _with_bounded_events(response, self._bounds))
+        body = await _read(response, bounds or self._bounds)
+        if isinstance(body, str):
+            return self._error(FailureKind.ANSWER, f"its response {body}")
+        return _with_body(response, body if bounds else repair_json(body))
 
     def _redirect(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """Return a redirect within the origin; any other is an error, which the SDK would also log at each attempt."""
@@ -230,15 +246,18 @@ def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, byte
     return dict(httpx2.Headers(headers).raw)
 
 
-async def _read(response: httpx2.Response, limit: int) -> bytes | None:
-    """Read the whole body, decoded; None if it is larger than the limit."""
-    parts, size = [], 0
+async def _read(response: httpx2.Response, bounds: Bounds) -> bytes | str:
+    """Read the whole body, decoded; return how it breaks the bounds if it does."""
+    parts, meter = list[bytes](), Meter()
     try:
         async for chunk in byte_chunks(response):
-            size += len(chunk)
-            if size > limit:
-                return None
             parts.append(chunk)
+            if len(parts) == 1 and len(chunk) <= bounds.nodes:
+                continue  # most bodies are one small chunk, whose values need not be counted
+            for part in parts if not meter.size else (chunk,):
+                meter.add(part)
+            if problem := bounds.problem(meter.size, meter.nodes):
+                return problem
     finally:
         await _stream_of(response).aclose()
     return b"".join(parts)
@@ -246,8 +265,63 @@ async def _read(response: httpx2.Response, limit: int) -> bytes | None:
 
 def byte_chunks(response: httpx2.Response) -> AsyncIterable[bytes]:
     """The body as it arrives, decoded."""
-    # The bare stream if possible: reading through the response costs more than everything else here.
-    return response.aiter_bytes() if "content-encoding" in response.headers else _stream_of(response)
+    # The bare stream: reading through the response costs more than everything else here.
+    stream = _stream_of(response)
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    return stream if encoding in ("", "identity") else _inflated(stream, encoding)
+
+
+async def _inflated(stream: httpx2.AsyncByteStream, encoding: str) -> AsyncIterator[bytes]:
+    """Decode a compressed body in small parts: a few bytes can hold gigabytes. Raises `httpx2.RemoteProtocolError`."""
+    if encoding not in _ENCODINGS:
+        raise httpx2.RemoteProtocolError("it sent an encoding that was not asked for")
+    inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        async for chunk in stream:
+            left = chunk
+            while left:
+                part = inflater.decompress(left, _INFLATED_BYTES)
+                if part:
+                    yield part
+                    await anyio.lowlevel.checkpoint()
+                left = inflater.unconsumed_tail
+                if inflater.eof and inflater.unused_data:
+                    left, inflater = inflater.unused_data, zlib.decompressobj(_GZIP_OR_ZLIB)
+        while part := inflater.decompress(inflater.unconsumed_tail, _INFLATED_BYTES):
+            yield part
+    except zlib.error as error:
+        raise httpx2.RemoteProtocolError("its compressed response cannot be decoded") from error
+
+
+class _BoundedEvents(httpx2.AsyncByteStream):
+    """A stream of events that ends where one of them breaks the bounds."""
+
+    def __init__(self, response: httpx2.Response, bounds: Bounds) -> None:
+        self._response = response
+        self._bounds = bounds
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        meter = Meter()
+        async for chunk in byte_chunks(self._response):
+            start = max((end.end() for end in _EVENT_END.finditer(chunk)), default=0)
+            meter = Meter() if start else meter
+            meter.add(chunk[start:])
+            if self._bounds.problem(meter.size, meter.nodes):
+                return
+            yield chunk
+
+    async def aclose(self) -> None:
+        await _stream_of(self._response).aclose()
+
+
+def _with_bounded_events(response: httpx2.Response, bounds: Bounds) -> httpx2.Response:
+    """Return a response for the SDK, which parses the events."""
+    return httpx2.Response(
+        response.status_code,
+        headers=_decoded_headers(response),
+        stream=_BoundedEvents(response, bounds),
+        extensions=response.extensions,
+    )
 
 
 def _stream_of(response: httpx2.Response) -> httpx2.AsyncByteStream:
@@ -261,10 +335,17 @@ def _with_body(response: httpx2.Response, body: bytes) -> httpx2.Response:
     if "content-encoding" not in response.headers:
         response.stream = httpx2.ByteStream(body)
         return response
-    headers = response.headers.copy()
-    for name in ("content-encoding", "content-length", "transfer-encoding"):
-        headers.pop(name, None)
+    headers = _decoded_headers(response)
     return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
+
+
+def _decoded_headers(response: httpx2.Response) -> httpx2.Headers:
+    """The headers of a response whose body is decoded."""
+    headers = response.headers.copy()
+    if "content-encoding" in headers:
+        for name in ("content-encoding", "content-length", "transfer-encoding"):
+            headers.pop(name, None)
+    return headers
 
 
 def _rpc_error(body: bytes) -> dict[str, Any] | None:

@@ -58,6 +58,11 @@ _FIELD_RULES: Final[tuple[tuple[tuple[str, ...], Callable[[object], bool], str],
     ),
     (("retry_interval_s",), _is_optional(_is_seconds), "a number of seconds, or None"),
     (
+        ("max_message_bytes", "max_result_bytes", "max_result_nodes", "max_result_blocks"),
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+        "a whole number above 0",
+    ),
+    (
         ("retries",),
         _is_optional(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0),
         "a whole number, not below 0, or None",
@@ -129,7 +134,13 @@ class ServerOptions:
     problem: str = ""
     """Why it cannot be started at all, such as a missing variable. The server is then `failed` and never tried."""
     max_message_bytes: int = 64 * 1024 * 1024
-    """The largest single message accepted from it."""
+    """The largest page of a list accepted from it."""
+    max_result_bytes: int = 10 * 1024 * 1024
+    """The largest other message, such as the result of a call."""
+    max_result_nodes: int = 200_000
+    """Values and keys in the JSON of such a message; ten times as many in a page of a list."""
+    max_result_blocks: int = 10_000
+    """Content blocks of one result."""
 
     def __post_init__(self) -> None:
         """Infer the transport of a url. Raises `InvalidRequest` for a value of the wrong type, without showing it."""

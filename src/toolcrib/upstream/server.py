@@ -34,6 +34,17 @@ _MAX_ERROR_DATA_BYTES: Final = 8192
 """Larger `data` of a server's error is not passed on."""
 
 
+def _check_blocks(raw: Mapping[str, Any], most: int) -> None:
+    """Raise `UpstreamError` for a result of too many blocks."""
+    for key in ("content", "contents", "messages"):
+        blocks = raw.get(key)
+        if isinstance(blocks, list) and len(blocks) > most:
+            raise UpstreamError(
+                f"The server's result holds {len(blocks):,} blocks and was dropped; the limit of {most:,} is "
+                "results.max_blocks."
+            )
+
+
 class UpstreamServer(RemoteServer):
     """The provider of one MCP server's tools, prompts and resources.
 
@@ -226,6 +237,7 @@ class UpstreamServer(RemoteServer):
 
     def _read(self, read: Callable[[dict[str, Any]], ToolResult], raw: dict[str, Any]) -> ToolResult:
         try:
+            _check_blocks(raw, self.options.max_result_blocks)
             return read(raw)
         except UpstreamError as error:
             raise UpstreamError(f'"{self.name}": {error.message}', data={"server": self.name}) from error

@@ -6,6 +6,7 @@ call waiting for its deadline when its POST was refused.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Final, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -17,14 +18,19 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, J
 from pydantic import ValidationError
 
 from toolcrib.upstream import http_transport
+from toolcrib.upstream.bounds import Bounds, list_bounds, run_in_steps
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
-from toolcrib.upstream.framing import parse_line
+from toolcrib.upstream.framing import ExpectedResponses, LineEnds, LineSplitter, OversizedLine
 from toolcrib.upstream.http import auth_transport, http_client
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
 _HEADERS: Final = {"accept": "text/event-stream", "cache-control": "no-store"}
 _POST_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
+_DATA: Final = b"data:"
+_EVENT: Final = b"event:"
+_MAX_DATA_LINES: Final = 1000
+_MAX_CONTENT_TYPE: Final = 80
 _POST_TIMEOUT_S: Final = 30.0
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
@@ -50,26 +56,36 @@ async def _sse_transport(
     """Raises `ExchangeError` if the event stream cannot be opened."""
     transport = auth_transport(options, fleet, redact, closed, refresh_needed)
     url = bare_url(options.url)
-    async with http_client(transport, fleet) as client, _open_events(client, url, redact) as response:
-        events = httpx2.EventSource(response, options.max_message_bytes)
-        async with _SseStreams(client, events, options, url, closed) as wire, anyio.create_task_group() as group:
-            group.start_soon(wire.read)
-            await wire.endpoint_known.wait()
-            if closed.is_set:
-                raise ExchangeError(FailureKind.UNSENT, closed.reason)
-            group.start_soon(wire.write)
-            yield wire.incoming, wire.outgoing
-            group.cancel_scope.cancel()
+    async with (
+        http_client(transport, fleet) as client,
+        _open_events(client, url, redact, list_bounds(options)) as response,
+        _SseStreams(client, response, options, url, closed) as wire,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(wire.read)
+        await wire.endpoint_known.wait()
+        if closed.is_set:
+            raise ExchangeError(FailureKind.UNSENT, closed.reason)
+        group.start_soon(wire.write)
+        yield wire.incoming, wire.outgoing
+        group.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def _open_events(client: httpx2.AsyncClient, url: str, redact: Redactor) -> AsyncIterator[httpx2.Response]:
+async def _open_events(
+    client: httpx2.AsyncClient, url: str, redact: Redactor, bounds: Bounds
+) -> AsyncIterator[httpx2.Response]:
     try:
-        async with client.stream("GET", url, headers=_HEADERS) as response:
+        extensions = {http_transport.BOUNDS_KEY: bounds}
+        async with client.stream("GET", url, headers=_HEADERS, extensions=extensions) as response:
             if not response.is_success:
                 body = await response.aread()
                 reason = http_transport.describe_status(response.status_code, response.headers, body, sse=True)
                 raise ExchangeError(FailureKind.STATUS, redact(reason))
+            kind = response.headers.get("content-type", "")
+            if not kind.lower().startswith(_HEADERS["accept"]):
+                reason = f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}"
+                raise ExchangeError(FailureKind.ANSWER, reason)
             yield response
     except httpx2.TransportError as error:
         raise ExchangeError(FailureKind.UNSENT, http_transport.describe_transport_error(error)) from error
@@ -81,14 +97,17 @@ class _SseStreams:
     def __init__(
         self,
         client: httpx2.AsyncClient,
-        events: httpx2.EventSource,
+        events: httpx2.Response,
         options: ServerOptions,
         url: str,
         closed: CloseEvent,
     ) -> None:
         self._client = client
         self._events = events
-        self._limit = options.max_message_bytes
+        self._expected = ExpectedResponses(options)
+        self._kind = b""
+        self._data: list[bytes | OversizedLine] = []
+        """The data lines of the event so far."""
         self._url = url
         self._endpoint = ""
         self._closed = closed
@@ -107,11 +126,13 @@ class _SseStreams:
         """Pass the event stream to the session, until it ends."""
         reason = "it closed its event stream"
         try:
-            async for event in self._events:
-                await self._take(event)
+            lines, line_ends = LineSplitter(self._bounds), LineEnds()
+            async for chunk in http_transport.byte_chunks(self._events):
+                for line in lines.feed(line_ends.normalized(chunk)):
+                    await self._take(line)
         except httpx2.TransportError as error:
             reason = http_transport.describe_transport_error(error)
-        except (httpx2.SSEError, ExchangeError) as error:
+        except ExchangeError as error:
             reason = f"its event stream cannot be used: {error}"
         except _GONE:
             reason = "stopped"
@@ -119,18 +140,38 @@ class _SseStreams:
         self.endpoint_known.set()
         self._to_session.close()
 
-    async def _take(self, event: httpx2.ServerSentEvent) -> None:
-        if event.event == "endpoint":
-            self._endpoint = _full_endpoint(self._url, event.data)
+    def _bounds(self, head: bytes, tail: bytes | None) -> Bounds:
+        return self._expected.bounds(head.removeprefix(_DATA), tail)
+
+    async def _take(self, line: bytes | OversizedLine) -> None:
+        """Read a line of the stream; an empty one ends an event."""
+        if isinstance(line, OversizedLine):
+            self._data.append(replace(line, head=line.head.removeprefix(_DATA)))
+        elif line.startswith(_DATA):
+            if len(self._data) >= _MAX_DATA_LINES:
+                raise ExchangeError(FailureKind.ANSWER, f"an event has more than {_MAX_DATA_LINES:,} lines")
+            self._data.append(line[len(_DATA) :].removeprefix(b" "))
+        elif line.startswith(_EVENT):
+            self._kind = line[len(_EVENT) :].strip()
+        elif not line:
+            kind, data, self._kind, self._data = self._kind, self._data, b"", []
+            if data:
+                await self._dispatch(kind, data)
+
+    async def _dispatch(self, kind: bytes, data: list[bytes | OversizedLine]) -> None:
+        whole = data[0] if len(data) == 1 else b"\n".join(part for part in data if isinstance(part, bytes))
+        if kind == b"endpoint" and isinstance(whole, bytes):
+            self._endpoint = _full_endpoint(self._url, whole.decode(errors="replace"))
             self.endpoint_known.set()
-        elif event.event == "message":
-            for message in parse_line(event.data.encode(), self._limit):
+        elif kind in (b"", b"message"):
+            for message in await run_in_steps(self._expected.parse(whole)):
                 await self._to_session.send(SessionMessage(message))
 
     async def write(self) -> None:
         """POST the session's messages: requests concurrently, everything else in order."""
         async with anyio.create_task_group() as group:
             async for item in self._from_session:
+                self._expected.sent(item.message)
                 if isinstance(item.message, JSONRPCRequest):
                     group.start_soon(self._post, item.message)
                 else:

@@ -23,8 +23,9 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from toolcrib.errors import AlreadyStarted
+from toolcrib.upstream.bounds import run_in_steps
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
-from toolcrib.upstream.framing import LineSplitter, parse_line
+from toolcrib.upstream.framing import ExpectedResponses, LineSplitter
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, plain
 
@@ -59,7 +60,6 @@ _LOCALE_VARIABLES: Final = frozenset(
     {"LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
 )
 """Language, time zone, and directories."""
-_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 _PIPE_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 _CHUNK_BYTES: Final = 65536
 _CLOSED_FD: Final = -1
@@ -240,7 +240,7 @@ class _ChildProcess:
             raise ValueError("a child needs three pipes")
         self._process = process
         self._stdin, self._stdout, self._stderr = stdin, process.stdout, process.stderr
-        self._limit = options.max_message_bytes
+        self._expected = ExpectedResponses(options)
         self._fleet = fleet
         self._redact = redact
         self._closed = closed
@@ -265,7 +265,7 @@ class _ChildProcess:
 
     async def read(self) -> None:
         """Pass stdout to the session; lines that are not messages are skipped."""
-        lines = LineSplitter(self._limit)
+        lines = LineSplitter(self._expected.bounds)
         with suppress(*_GONE):
             while True:
                 chunk = await self._stdout.receive()
@@ -276,17 +276,21 @@ class _ChildProcess:
     async def _take(self, lines: LineSplitter, chunk: bytes) -> bool:
         """Pass on the messages that the chunk completes. Returns False for a chunk of noise."""
         done = lines.feed(chunk)
-        messages = [message for line in done for message in parse_line(line, self._limit)]
-        # Keep reading when the session has ended: the child may have to write before it can exit.
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            for message in messages:
-                await self._to_session.send(SessionMessage(message))
-        return bool(messages) or not (done or lines.overflowing)
+        any_messages = False
+        for line in done:
+            messages = await run_in_steps(self._expected.parse(line))
+            any_messages = any_messages or bool(messages)
+            # Keep reading when the session has ended: the child may have to write before it can exit.
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                for message in messages:
+                    await self._to_session.send(SessionMessage(message))
+        return any_messages or not (done or lines.overflowing)
 
     async def write(self) -> None:
         """Write the session's messages to stdin."""
         with suppress(*_GONE):
             async for item in self._from_session:
+                self._expected.sent(item.message)
                 data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await self._stdin.send(data.encode() + b"\n")
             return
@@ -509,8 +513,9 @@ async def pipe_transport(reader: PipeReader, writer: PipeWriter) -> AsyncIterato
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as group:
-        group.start_soon(_read_messages, reader, to_session)
-        group.start_soon(_write_messages, writer, from_session)
+        expected = ExpectedResponses(ServerOptions(name=""))
+        group.start_soon(_read_messages, reader, to_session, expected)
+        group.start_soon(_write_messages, writer, from_session, expected)
         try:
             yield incoming, outgoing
         finally:
@@ -521,17 +526,22 @@ async def pipe_transport(reader: PipeReader, writer: PipeWriter) -> AsyncIterato
                 stream.close()
 
 
-async def _read_messages(reader: PipeReader, sink: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    lines = LineSplitter(_MAX_MESSAGE_BYTES)
+async def _read_messages(
+    reader: PipeReader, sink: MemoryObjectSendStream[SessionMessage | Exception], expected: ExpectedResponses
+) -> None:
+    lines = LineSplitter(expected.bounds)
     with sink, suppress(*_PIPE_CLOSED):
         while True:
             for line in lines.feed(await reader.receive()):
-                for message in parse_line(line, _MAX_MESSAGE_BYTES):
+                for message in await run_in_steps(expected.parse(line)):
                     await sink.send(SessionMessage(message))
 
 
-async def _write_messages(writer: PipeWriter, source: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _write_messages(
+    writer: PipeWriter, source: MemoryObjectReceiveStream[SessionMessage], expected: ExpectedResponses
+) -> None:
     with source, suppress(*_PIPE_CLOSED):
         async for item in source:
+            expected.sent(item.message)
             data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
             await writer.send(data.encode() + b"\n")

@@ -1,0 +1,130 @@
+"""Messages that are too large are dropped before they are parsed, and long lists are parsed entry by entry."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.middleware.gzip import GZipMiddleware
+from tests.fixtures.servers.web import OldWeb, Web
+from tests.upstream.support import call, call_json, names, raw, server_of, serving
+
+from toolcrib.errors import UpstreamError
+from toolcrib.upstream.bounds import Meter, parse_list, run_at_once
+from toolcrib.upstream.fleet import RemoteServer
+from toolcrib.upstream.framing import parse_json
+from toolcrib.upstream.options import ServerOptions
+
+SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def nodes_of(value: Any) -> int:
+    """The marks that begin a value or end a key."""
+    if isinstance(value, dict):
+        return 1 + len(value) + max(0, len(value) - 1) + sum(map(nodes_of, value.values()))
+    if isinstance(value, list):
+        return 1 + max(0, len(value) - 1) + sum(map(nodes_of, value))
+    return 0
+
+
+@given(values, st.lists(st.integers(0, 200), max_size=5), st.booleans())
+def test_a_meter_counts_the_values_however_the_text_is_cut(value: Any, cuts: list[int], ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only).encode()
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    meter = Meter()
+    for start, end in itertools.pairwise(places):
+        meter.add(text[start:end])
+    assert (meter.size, meter.nodes) == (len(text), nodes_of(value))
+
+
+@given(st.lists(values, max_size=5), st.dictionaries(st.text(max_size=4), values, max_size=3), st.integers(0, 3))
+def test_a_list_parsed_by_entry_equals_one_parsed_whole(entries: list[Any], more: dict[str, Any], indent: int) -> None:
+    message = {"jsonrpc": "2.0", "id": 1, "result": {**more, "tools": entries, "nextCursor": "x"}, "extra": more}
+    text = json.dumps(message, indent=indent or None).encode()
+    assert run_at_once(parse_list(text, parse_json)) == message
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"result": {"tools": [{}', b'{"a": 1,}', b'{"a": 1} {}', b"[]", b'{"a" 1}']
+)
+def test_a_broken_list_is_an_error(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"JSON|message"):
+        run_at_once(parse_list(text, parse_json))
+
+
+@asynccontextmanager
+async def served_by(kind: str, **given: Any) -> AsyncIterator[RemoteServer]:
+    """A server of this kind, and ours in front of it."""
+    if kind == "stdio":
+        async with server_of(raw(options=given)) as server:
+            yield server
+        return
+    app = OldWeb().app if kind == "sse" else Web(streaming=kind == "events").app
+    if kind == "gzip":
+        app.add_middleware(GZipMiddleware, minimum_size=10)
+    async with serving(app) as origin:
+        url = f"{origin}/sse" if kind == "sse" else f"{origin}/mcp"
+        options = ServerOptions(name="web", transport="sse" if kind == "sse" else "http", url=url, **given)
+        async with server_of(options) as server:
+            yield server
+
+
+@pytest.mark.parametrize("kind", ["stdio", "json", "events", "gzip", "sse"])
+async def test_what_is_too_large_fails_only_its_own_call_and_names_the_setting(kind: str) -> None:
+    async with served_by(kind, **SMALL) as server:
+        with pytest.raises(UpstreamError, match=r"larger than 100,000 bytes and was dropped.*results\.max_bytes"):
+            await call(server, "huge", size=3_000_000)
+        with pytest.raises(UpstreamError, match=r"more than 5,000 values and was dropped.*results\.max_nodes"):
+            await call(server, "huge", values=24_000)
+        with pytest.raises(UpstreamError, match=r"holds 101 blocks and was dropped.*100 is results\.max_blocks"):
+            await call(server, "huge", blocks=101)
+        assert len((await call(server, "huge", blocks=100)).content) == 100
+        assert len((await call(server, "huge", size=99_000)).content[0]["text"]) == 99_000
+        assert await call_json(server, "echo", a=1) == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", ["json", "events"])
+async def test_values_are_counted_before_a_text_is_parsed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served_by(kind) as server:
+        parsed: list[int] = []
+
+        def note(text: bytes) -> Any:
+            parsed.append(len(text))
+            return parse_json(text)
+
+        monkeypatch.setattr("toolcrib.upstream.framing.parse_json", note)
+        with pytest.raises(UpstreamError, match=r"more than 200,000 values"):
+            await call(server, "huge", values=1_000_000)
+        assert max(parsed, default=0) < 100_000
+
+
+async def test_a_list_may_be_larger_than_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = [{"name": f"tool_{n}", "description": "é" * 400, "inputSchema": {"type": "object"}} for n in range(700)]
+    monkeypatch.setattr("tests.fixtures.servers.web.result_of", _with_tools(tools))
+    for app, transport in ((Web().app, "http"), (Web(streaming=True).app, "http"), (OldWeb().app, "sse")):
+        async with serving(app) as origin:
+            url = f"{origin}/{'sse' if transport == 'sse' else 'mcp'}"
+            limits = {"max_result_bytes": 100_000, "max_result_nodes": 2_000}
+            async with server_of(ServerOptions(name="web", transport=transport, url=url, **limits)) as server:  # type: ignore[arg-type] # a literal
+                assert names(server) == [f"tool_{n}" for n in range(700)]
+
+
+def _with_tools(tools: list[dict[str, Any]]) -> Any:
+    def result(message: dict[str, Any]) -> dict[str, Any] | None:
+        if message["method"] == "tools/list":
+            return {"tools": tools}
+        handshake = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+        server = {"serverInfo": {"name": "web", "version": "1"}}
+        return {**handshake, **server} if message["method"] == "initialize" else None
+
+    return result
