@@ -120,7 +120,7 @@ def rows_of(found: Segment, position: int) -> list[Any]:
 
 def test_a_row_depends_on_its_own_tool_alone() -> None:
     rng = np.random.default_rng(5)
-    known = split_words("create issue file read pull request weather movie delete send 天気 xyzzy the of")
+    known = split_words("create issue file read pull request weather movie delete send 銀河 xyzzy the of")
     some = [tool("_".join(rng.choice(known, 3)), " ".join(rng.choice(known, number))) for number in range(40)]
     together = segment(*some)
     for position in range(40):
@@ -128,7 +128,7 @@ def test_a_row_depends_on_its_own_tool_alone() -> None:
 
 
 def test_a_tool_without_known_words_has_a_zero_vector() -> None:
-    features = segment(tool("天気", "予報"), tool("")).features
+    features = segment(tool("銀河", "惑星"), tool("")).features
     assert not features.meaning.values.any()
     assert not features.topic.values.any()
 

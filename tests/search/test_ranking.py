@@ -34,7 +34,7 @@ TABLE = default_table()
 
 _WORDS = """
 create issue issues file files read the of pull request weather creating creates movie film remove delete send
-email number xyzzy 天気 x who isue repositry weathre requset and find city url date
+email number xyzzy 銀河 x who isue repositry weathre requset and find city url date
 """
 VOCABULARY = _WORDS.split()
 TEXTS = st.lists(st.sampled_from(VOCABULARY), max_size=14)
@@ -481,8 +481,8 @@ def test_tools_without_a_vector_do_not_displace_others() -> None:
     """Neither they nor the query have a vector, which does not make them similar."""
     signs = [chr(0x4E00 + number) for number in range(800)]
     mute = [tool(f"服务:{one}{other}", "查询数据") for one, other in zip(signs[::2], signs[1::2], strict=True)]
-    meant = tool("a:weather", "Tells about 天気 the weather forecast.")
-    assert ids(ask(Index.build([*mute, meant]), "天気"))[0] == "a:weather"
+    meant = tool("a:weather", "Tells about 銀河 the weather forecast.")
+    assert ids(ask(Index.build([*mute, meant]), "銀河"))[0] == "a:weather"
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "ranking.md"

@@ -93,7 +93,7 @@ def test_the_vector_of_a_word_is_the_sum_of_its_rows() -> None:
 
 
 def test_a_word_weighs_as_much_as_its_rarest_piece_and_an_unknown_one_as_the_rarest() -> None:
-    weights = WordPieceTable.load().word_weights(["get", "weather", "kubernetes", "天気", ""])
+    weights = WordPieceTable.load().word_weights(["get", "weather", "kubernetes", "銀河", ""])
     assert weights.dtype == np.float32
     assert close(weights, [1.6045, 7.2109, 5.957, 12.8984, 12.8984], 6e-5)
     few = WordPieceTable.load(small(idf=np.array([1, 2, 3, 4, 5], dtype=np.float16)))

@@ -156,9 +156,17 @@ def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:
 
 
 def tool_features(
-    analysis: ToolAnalyzer, vocabulary: Vocabulary, vectors: Floats, weights: Floats, embedded: QuantizedRows
+    analysis: ToolAnalyzer,
+    vocabulary: Vocabulary,
+    english: Sequence[str],
+    vectors: Floats,
+    weights: Floats,
+    embedded: QuantizedRows,
 ) -> ToolFeatures:
-    """Make the rows of analyzed tools, in their order. `embedded` has the vectors of the embedder."""
+    """Make the rows of analyzed tools, in their order. `embedded` has the vectors of the embedder.
+
+    `english` has an English word for each word of the vocabulary.
+    """
     body, name = analysis.body, analysis.name
     sums = _vector_sums(body, name, vectors)
     whole, own = _unit_vectors(sums[:, 0]), _unit_vectors(sums[:, 1])
@@ -176,9 +184,9 @@ def tool_features(
         sketch=simhash(rows),
         slots=slots,
         shares=_word_shares(slots, weights),
-        literals=_kinds_by_tool(analysis.parameters, vocabulary.words, PARAMETER_KINDS).astype(np.uint16)
+        literals=_kinds_by_tool(analysis.parameters, english, PARAMETER_KINDS).astype(np.uint16)
         | np.array(analysis.literals, dtype=np.uint16),
-        verbs=_kinds_by_tool(name, vocabulary.words, TOOL_VERBS, _VERB_WORDS),
+        verbs=_kinds_by_tool(name, english, TOOL_VERBS, _VERB_WORDS),
         pair_keys=keys,
         pair_positions=positions,
     )
@@ -335,7 +343,8 @@ class SemanticModel:
         """Compute the features of the words of a vocabulary, and of the analyzed tools in their order."""
         vectors = self.table.word_vectors(vocabulary.words)
         weights = self.word_weights(vocabulary.words)
-        rows = tool_features(analysis, vocabulary, vectors, weights, self.embed_tools(tools))
+        english = [(self.table.translation(word) or (word,))[0] for word in vocabulary.words]
+        rows = tool_features(analysis, vocabulary, english, vectors, weights, self.embed_tools(tools))
         return word_features(vocabulary, vectors), rows
 
     def embed_tools(self, tools: Sequence[Tool]) -> QuantizedRows:

@@ -4,7 +4,7 @@ Statistics are counted over the caller's view.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -201,7 +201,7 @@ def match_terms(
             matched.append(MatchedTerm(term, expansions, by_coverage))
             if expansions[0].how in ("spelling", "stem"):
                 corrected[term.surface] = read_as
-            elif expansions[0].how == "synonym":
+            elif expansions[0].how == "synonym" and not table.translation(term.surface):
                 replaced[term.surface] = read_as
         elif term.word_range[0] not in typed:
             unknown.append(term)
@@ -294,19 +294,28 @@ def _expand(
     """Expand a term to stems that visible tools have."""
     df, spans = view.spans(term.stem)
     rarity = idf(view.count, df) if df else 0.0
-    if language:
-        inflected = _inflected_expansions(view, term, rarity, language)
-        if df:
-            return (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *inflected)
-        if inflected:
-            return inflected
+    exact = (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity),) if df else ()
+    inflected = _inflected_expansions(view, term, rarity, language) if language else ()
+    translated = _translated_expansions(view, term, rarity, table, lexicon, options)
+    if inflected or (translated and table.translation(term.surface)):
+        return _distinct((*exact, *inflected, *translated))
     synonyms = () if term.is_value else _synonym_expansions(view, term, rarity, lexicon, options)
-    if df:
-        return (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *synonyms)
     corrections = (
-        _spelling_expansions(view, term, options) if not synonyms and is_correctable(term.surface, table) else ()
+        _spelling_expansions(view, term, options)
+        if not (exact or synonyms) and is_correctable(term.surface, table)
+        else ()
     )
-    return corrections or synonyms
+    return (
+        _distinct((*(exact or corrections), *synonyms, *translated)) if translated else exact + corrections + synonyms
+    )
+
+
+def _distinct(expansions: Iterable[TermExpansion]) -> tuple[TermExpansion, ...]:
+    """The first expansion for each stem."""
+    found: dict[str, TermExpansion] = {}
+    for expansion in expansions:
+        found.setdefault(expansion.stem, expansion)
+    return tuple(found.values())
 
 
 def _expansion(
@@ -352,12 +361,50 @@ def _inflected_expansions(view: IndexView, term: QueryTerm, rarity: float, langu
         if language in COMPOUNDING and not rarity:
             weights |= dict.fromkeys(_inner_words(part.segment, term.surface, language), _COMPOUND_WEIGHT)
     weights.pop(term.stem, None)
+    return _weighted_expansions(view, weights, "stem", rarity)
+
+
+def _translated_expansions(
+    view: IndexView, term: QueryTerm, rarity: float, table: WordPieceTable, lexicon: Lexicon, options: SearchOptions
+) -> tuple[TermExpansion, ...]:
+    """Expand a term to its English words, to words of any language for the same, and to synonyms of these."""
+    own = table.translation(term.surface)
+    foreign = [_translated_words(part.segment, table) for part in view.parts]
+    if not own and not any(foreign):
+        return ()
+    weights: dict[str, float] = {}
+    for english in own or (term.surface,):
+        roots = dict.fromkeys(lexicon.synonym_stems(english), options.synonym_weight)
+        for root, weight in {**roots, stem(english): _TRANSLATED_WEIGHT}.items():
+            same = [known for words in foreign for known in words.get(root, ())]
+            for known in [root, *same] if own else same:
+                weights[known] = max(weights.get(known, 0.0), weight)
+    weights.pop(term.stem, None)
+    return _weighted_expansions(view, weights, "synonym", rarity)
+
+
+def _translated_words(segment: Segment, table: WordPieceTable) -> Mapping[str, Sequence[str]]:
+    """The stems of the segment's words of other languages, by the stems of their English words; cached."""
+    if "translated words" not in segment.memo:
+        found: dict[str, list[str]] = {}
+        for word in segment.vocabulary.words:
+            for english in table.translation(word):
+                found.setdefault(stem(english), []).append(stem(word))
+        segment.memo["translated words"] = found
+    known: Mapping[str, Sequence[str]] = segment.memo["translated words"]
+    return known
+
+
+def _weighted_expansions(
+    view: IndexView, weights: Mapping[str, float], how: str, rarity: float
+) -> tuple[TermExpansion, ...]:
+    """The visible ones of some stems, the heaviest and most common first."""
     found = []
     for known, weight in weights.items():
         df, spans = view.spans(known)
         if df:
             own = idf(view.count, df)
-            found.append(_expansion(view, known, "stem", weight, (df, spans), own, weight * min(own, rarity or own)))
+            found.append(_expansion(view, known, how, weight, (df, spans), own, weight * min(own, rarity or own)))
     found.sort(key=lambda expansion: (-expansion.weight, -expansion.df, expansion.stem))
     return tuple(found[:_MAX_INFLECTED])
 
@@ -392,6 +439,9 @@ _MIN_COMPOUND = 5
 _INFLECTED_WEIGHT = 0.95
 _COMPOUND_WEIGHT = 0.6
 """The weights of another form of a word, and of a compound with it."""
+
+_TRANSLATED_WEIGHT = 0.8
+"""The weight of a word of another language for the same."""
 
 _MAX_INFLECTED = 8
 

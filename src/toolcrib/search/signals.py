@@ -20,7 +20,7 @@ from toolcrib.search.intent import Intent, read_intent
 from toolcrib.search.lexical import CandidateRows, LexicalMatch
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions, SignalWeights
-from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, stem
+from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, is_unspaced, stem
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.search.vectors import quantize_query as vectors_of
 from toolcrib.search.vectors import quantize_unit_vectors
@@ -89,8 +89,12 @@ def read_meaning(
     `embedded` has the embedder's vectors by `request_text`; None computes the vector here.
     """
     clauses = _replace_words(_without_words(query.clauses, match.fillers), match.corrected)
-    intents = [*map(read_intent, clauses)]
-    objects = {match.replaced.get(word, word) for intent in intents for word in intent.objects}
+    english = _english_readings(clauses, model)
+    intents = [*map(read_intent, _replace_words(clauses, english))]
+    about = {one for intent in intents for one in intent.objects}
+    objects = {
+        match.replaced.get(word, word) for clause in clauses for word in clause if english.get(word, word) in about
+    }
     clauses = _replace_words(clauses, match.replaced)
     distinct = tuple(dict.fromkeys(chain.from_iterable(clauses)))
     known = model.word_vectors.get(distinct)
@@ -114,6 +118,15 @@ def read_meaning(
         unread=max(0.5 if match.fillers else 0.0, 0.0 if query.text.isascii() else _unread_share(known.vectors[rows])),
         embedded=_embed_query(request_text(query, match), model, embedded),
     )
+
+
+def _english_readings(clauses: Sequence[Sequence[str]], model: SemanticModel) -> dict[str, str]:
+    """An English word for each word of another language, where words are separated by spaces.
+
+    Elsewhere the order of the words says little about what is to be done to what.
+    """
+    spaced = dict.fromkeys(word for clause in clauses for word in clause if not is_unspaced(word))
+    return {word: english[0] for word in spaced if (english := model.table.translation(word))}
 
 
 def request_text(query: ParsedQuery, match: LexicalMatch) -> str:

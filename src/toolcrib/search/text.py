@@ -5,7 +5,6 @@ int with one bit per kind. Knows nothing about tools or scores.
 """
 
 import re
-import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from functools import lru_cache, reduce
 from operator import or_
 from typing import NamedTuple
 
+from toolcrib.search.glossary import fold_accents, words_within
 from toolcrib.search.inflection import script_stem
 
 MAX_WORD = 64
@@ -36,9 +36,6 @@ _SCRIPT_RUNS = re.compile(
     rf"|[^\W\d_{_CJK}{_UNSPACED}]+[{_COMBINING}]*"
 )
 """Runs of one script: in Japanese, a change of script is usually the border of a word."""
-
-_ACCENTS = re.compile("(?:(?<![иИ])\u0306|[\u0300-\u0305\u0307-\u036f])+")
-"""All but the breve of the Cyrillic letter short i, which is a letter of its own."""
 
 _STOP_WORD_TEXT = """
 a about above after again all also am an and any are as at be because been before being below between both but by can
@@ -66,10 +63,10 @@ def split_words(text: str) -> list[str]:
 def split_identifier(token: str) -> tuple[str, ...]:
     """Split one token into lower-case words; Chinese, Japanese, Korean and Thai runs become pairs of characters.
 
-    Chinese and Korean characters stand alone, too.
+    Chinese and Korean characters stand alone, too, and words of the glossary are whole.
 
     >>> split_identifier("parseJSONFile"), split_identifier("東京都"), split_identifier("ファイル")
-    (('parse', 'json', 'file'), ('東京', '京都', '東', '京', '都'), ('ファ', 'ァイ', 'イル'))
+    (('parse', 'json', 'file'), ('東京', '京都', '東', '京', '都'), ('ファ', 'ァイ', 'イル', 'ファイル'))
     """
     if not token.isascii():
         return _split_unicode(token)
@@ -143,14 +140,14 @@ def _singular(word: str) -> str:
 
 
 def _split_unicode(token: str) -> tuple[str, ...]:
-    text = unicodedata.normalize("NFKD", token)
-    text = unicodedata.normalize("NFC", _ACCENTS.sub("", text))
+    text = fold_accents(token)
     if text.isascii():
         return split_identifier(text)
     found: list[str] = []
     for run in _SCRIPT_RUNS.findall(_camel_spaced(text)):
         word = run.casefold()
         found.extend(_character_pairs(word) if is_unspaced(word) else [word[:MAX_WORD]])
+    found.extend([word for word in words_within(text) if word not in found])
     return tuple(found)
 
 

@@ -20,9 +20,19 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from toolcrib.search.glossary import english_words
+
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp] | npt.NDArray[np.int32]
+
+
+class Translate(Protocol):
+    """Gives the English words for words of other languages, such as `toolcrib.search.glossary.english_words`."""
+
+    def __call__(self, word: str, *, exact: bool) -> tuple[str, ...]:
+        """The English words for a word or, unless it must be the `exact` one, for the word that it is a form of."""
+
 
 Vectors = npt.NDArray[np.float32]
 """float32[texts, components]; every row has unit length or is zero."""
@@ -85,7 +95,19 @@ class WordPieceTable:
     A word is the sum of its pieces, a text the sum of its words. A component takes eight bits (5.3 MB in all).
     """
 
-    __slots__ = ("_begins", "_idf", "_inner", "_longest", "_memo", "_nothing", "_outer", "_rows", "_scales", "dim")
+    __slots__ = (
+        "_begins",
+        "_idf",
+        "_inner",
+        "_longest",
+        "_memo",
+        "_nothing",
+        "_outer",
+        "_rows",
+        "_scales",
+        "_translate",
+        "dim",
+    )
 
     def __init__(
         self,
@@ -93,11 +115,14 @@ class WordPieceTable:
         rows: npt.NDArray[np.int8],
         scales: npt.ArrayLike,
         idf: npt.ArrayLike | None = None,
+        *,
+        translate: Translate | None = None,
     ) -> None:
         """Each piece has a row of small integers and a scale; a component is their product.
 
         rows: int8[n, dim]; scales: n numbers; idf: n numbers, how rare each piece is in texts about tools, or None if
-        unknown. Raises ValueError if the shapes do not match.
+        unknown. `translate` gives words of other languages the pieces of their English words. Raises ValueError if the
+        shapes do not match.
         """
         factors = np.asarray(scales, dtype=np.float32)
         if rows.ndim != _MATRIX_RANK or factors.shape != (len(vocabulary),) or len(rows) != len(vocabulary):
@@ -113,6 +138,7 @@ class WordPieceTable:
         self._rows = np.concatenate((rows, np.zeros((1, self.dim), dtype=np.int8)))
         self._scales: Floats = np.append(factors, np.float32(0))
         self._nothing = (len(rows),)
+        self._translate = translate
         inside = [piece.startswith(_CONTINUATION) for piece in vocabulary]
         self._outer = {piece: row for row, piece in enumerate(vocabulary) if not inside[row]}
         self._inner = {piece[len(_CONTINUATION) :]: row for row, piece in enumerate(vocabulary) if inside[row]}
@@ -186,7 +212,23 @@ class WordPieceTable:
         vectors /= np.where(lengths > 0, lengths, 1)[:, None]
         return vectors
 
+    def translation(self, word: str) -> tuple[str, ...]:
+        """The English words for a word of another language, as far as the glossary has it.
+
+        A word that is a piece itself is taken for an English one, unless the glossary has exactly this word. Only the
+        table in the package has a glossary.
+
+        >>> table = WordPieceTable.load()
+        >>> table.translation("dateien"), table.translation("files"), table.translation("搜索")
+        (('file',), (), ('search',))
+        """
+        english = self._translate(word, exact=word in self._outer) if self._translate else ()
+        return () if word in english or word.removesuffix("s") in english else english
+
     def _find(self, word: str) -> tuple[int, ...]:
+        english = self.translation(word)
+        if english:
+            return tuple(chain.from_iterable(map(self._memo, english)))
         word = _fold_accents(word)
         if not 0 < len(word) <= _MAX_TABLE_WORD or word[0] not in self._begins:
             return ()
@@ -216,10 +258,10 @@ class WordPieceTable:
 @cache
 def default_table() -> WordPieceTable:
     """The table in the package, read on first use and shared."""
-    return _read_table((files("toolcrib.search") / "data" / "toolvec.npz").read_bytes())
+    return _read_table((files("toolcrib.search") / "data" / "toolvec.npz").read_bytes(), english_words)
 
 
-def _read_table(data: bytes) -> WordPieceTable:
+def _read_table(data: bytes, translate: Translate | None = None) -> WordPieceTable:
     try:
         with np.load(BytesIO(data), allow_pickle=False) as arrays:
             dim, bits = arrays["meta"].tolist()
@@ -228,7 +270,7 @@ def _read_table(data: bytes) -> WordPieceTable:
             idf = arrays.get("idf")
     except (BadZipFile, EOFError, KeyError, OSError, TypeError, UnicodeDecodeError, zlib.error) as error:
         raise ValueError(f"not the file of a table: {error}") from error
-    table = WordPieceTable(vocabulary, _unpack_rows(rows, bits), scales, idf)
+    table = WordPieceTable(vocabulary, _unpack_rows(rows, bits), scales, idf, translate=translate)
     if table.dim != dim:
         raise ValueError(f"rows of {table.dim} components in a table of {dim}")
     return table

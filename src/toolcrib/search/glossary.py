@@ -1,0 +1,164 @@
+"""English words for the words of other languages, so that requests and tools in different languages meet.
+
+The glossary in the package has the words that texts about tools use most, in eight languages. What a word is in English
+depends on that word alone, so that what a segment stores about a tool depends on no other tool. Knows nothing about
+tools or scores.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+from toolcrib.search.inflection import inflection_stem, script_stem
+
+_LATIN: Final = ("german", "french", "spanish", "portuguese")
+"""The languages of the first columns of the file; the others are recognized by their script."""
+
+_ACCENTS: Final = re.compile("(?:(?<![иИ])\u0306|[\u0300-\u0305\u0307-\u036f])+")
+"""All but the breve of the Cyrillic letter short i, which is a letter of its own."""
+
+_CYRILLIC: Final = re.compile("[\u0400-\u052f]")
+
+_UNSPACED: Final = re.compile("[\u3005-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+"""Characters of Chinese, Japanese and Korean."""
+
+_MIN_STEMMED: Final = 4
+"""Shorter words in the Latin script are not stemmed: too many words of other languages have the same stem."""
+
+_MIN_PART: Final = 4
+"""Letters of a word that is recognized in a compound."""
+
+_LINKS: Final = ("", "s", "n", "en", "es")
+"""What may join the parts of a German compound."""
+
+_ENGLISH_TEXT: Final = """
+alts approvals assignable attribution automate automates beginner beginners briefs canis cloned comp compile compiles
+completable compress compresses compute computes consultation consultations conten converter databases deletes depots
+detects directories dirs dividends divisible editable edits elevate emoticons enumerate etiquette evens executable
+executes exporter fahrenheit finder fixes formulations fulltext fusions grapheme guardia informative installable
+installer installs invitations lags liaisons libra lidar listens locale locales localize mandela marquez mergers
+merges modifier modifiers nameserver nameservers notifications paged pager paginate paragraphs param parame params
+pivot pivots prob profiler qualitative quant quantile quito ramen redacted redeem redis repositories reps resolvable
+resolves resumable resumes revise schema schemas sender senders sonar temp tester testers transcribe transferable
+tremolo validate validates validations vended verifications versioned visualize
+"""
+_ENGLISH: Final = frozenset(_ENGLISH_TEXT.split())
+"""English words of tools and requests that look like forms of words of other languages."""
+
+_PRONOUNS: Final = re.compile("(?<=[aeiour])(?:(?:[mts]e|nos)?l[aeo]s?|[mts]e|nos)$")
+"""The pronouns at the end of a Spanish verb: "enviamelo"."""
+
+
+def fold_accents(text: str) -> str:
+    """Remove accents, and write compatible characters alike.
+
+    >>> fold_accents("Größe"), fold_accents("ﬁle")
+    ('Große', 'file')
+    """
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
+
+
+@lru_cache(maxsize=65_536)
+def english_words(word: str, *, exact: bool = False) -> tuple[str, ...]:
+    """The English words for a word of another language, in lower case without accents; none for any other word.
+
+    Other forms of a word count as the word, and a German compound as its parts, unless it must be the `exact` one.
+
+    >>> english_words("dateien"), english_words("файлов"), english_words("文件夹"), english_words("weather")
+    (('file',), ('file',), ('folder',), ())
+    >>> english_words("serverprotokoll"), english_words("enviamelo")
+    (('log', 'server'), ('send', 'upload'))
+    """
+    known = _glossary()
+    if word in known.words:
+        return known.words[word]
+    if not word.isascii():
+        return known.russian.get(script_stem(word), ()) if _CYRILLIC.match(word) else ()
+    if exact or len(word) < _MIN_STEMMED or not word.isalpha() or word in _ENGLISH:
+        return ()
+    return _inflected(word, known) or _inflected(_PRONOUNS.sub("", word), known) or _compound(word, known)
+
+
+def words_within(text: str) -> Iterator[str]:
+    """Yield the Chinese, Japanese and Korean words of the glossary in a text, the longest at each place.
+
+    Words of one character are left out.
+
+    >>> [*words_within("搜索本地文件")], [*words_within("파일을 검색")], [*words_within("files")]
+    (['搜索', '本地', '文件'], ['파일', '검색'], [])
+    """
+    if not _UNSPACED.search(text):
+        return
+    beginnings, place = _glossary().beginnings, 0
+    while place < len(text):
+        found = next((word for word in beginnings.get(text[place], ()) if text.startswith(word, place)), "")
+        if found:
+            yield found
+        place += max(1, len(found))
+
+
+class _Glossary(NamedTuple):
+    words: Mapping[str, tuple[str, ...]]
+    """The English words for each word."""
+    stems: Mapping[str, Mapping[str, tuple[str, ...]]]
+    """The same for the stems of words in the Latin script, by language."""
+    russian: Mapping[str, tuple[str, ...]]
+    """The same for stems in the Cyrillic script."""
+    beginnings: Mapping[str, Sequence[str]]
+    """Words of two characters or more in scripts without spaces, by the first one; the longest first."""
+
+
+@cache
+def _glossary() -> _Glossary:
+    words: dict[str, dict[str, None]] = {}
+    stems: dict[str, dict[str, dict[str, None]]] = {language: {} for language in _LATIN}
+    russian: dict[str, dict[str, None]] = {}
+    beginnings: dict[str, list[str]] = {}
+    text = (files("toolcrib.search") / "data" / "glossary.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        english, _, columns = line.partition(": ")
+        for number, column in enumerate(columns.split("|")):
+            for word in fold_accents(column).casefold().split():
+                words.setdefault(word, {})[english] = None
+                if number < len(_LATIN):
+                    language = _LATIN[number]
+                    if len(word) >= _MIN_STEMMED:
+                        stems[language].setdefault(inflection_stem(word, language), {})[english] = None
+                elif number == len(_LATIN):
+                    russian.setdefault(script_stem(word), {})[english] = None
+                elif len(word) > 1 and word not in beginnings.setdefault(word[0], []):
+                    beginnings[word[0]].append(word)
+    return _Glossary(
+        _frozen(words),
+        {language: _frozen(by_stem) for language, by_stem in stems.items()},
+        _frozen(russian),
+        {first: sorted(found, key=len, reverse=True) for first, found in beginnings.items()},
+    )
+
+
+def _frozen(found: Mapping[str, Mapping[str, None]]) -> Mapping[str, tuple[str, ...]]:
+    return {word: tuple(english) for word, english in found.items()}
+
+
+def _inflected(word: str, known: _Glossary) -> tuple[str, ...]:
+    if len(word) < _MIN_STEMMED:
+        return ()
+    found = (by_stem.get(inflection_stem(word, language), ()) for language, by_stem in known.stems.items())
+    return tuple(dict.fromkeys(english for several in found for english in several))
+
+
+def _compound(word: str, known: _Glossary) -> tuple[str, ...]:
+    """The words of a German compound: the last part, then the first."""
+    german = known.stems["german"]
+    for at in range(_MIN_PART, len(word) - _MIN_PART + 1):
+        last = known.words.get(word[at:]) or german.get(inflection_stem(word[at:], "german"))
+        if last:
+            for link in _LINKS:
+                start = word[:at].removesuffix(link) if link else word[:at]
+                first = german.get(inflection_stem(start, "german")) if len(start) >= _MIN_PART else None
+                if first:
+                    return tuple(dict.fromkeys((*last, *first)))
+    return ()
