@@ -170,8 +170,10 @@ async def test_a_session_belongs_to_the_token_that_opened_it() -> None:
         ("/healthz", {"host": "10.0.0.7:8000"}, 200),
         ("/healthz", {"origin": "https://evil.example"}, 403),
         ("/healthz", {"origin": "null"}, 403),
-        ("/healthz", {"origin": "http://localhost:1"}, 200),
-        ("/healthz", {"origin": "HTTP://LocalHost"}, 200),
+        ("/healthz", {"origin": "http://localhost:1"}, 403),
+        ("/healthz", {"origin": "HTTP://LocalHost:80", "host": "localhost:80"}, 200),
+        ("/healthz", {"origin": "http://localhost", "host": "localhost"}, 200),
+        ("/healthz", {"origin": "http://localhost.evil.example", "host": "localhost"}, 403),
     ],
 )
 async def test_a_foreign_host_or_origin_is_rejected(path: str, headers: dict[str, str], status: int) -> None:

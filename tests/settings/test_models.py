@@ -90,6 +90,17 @@ tokens = [{ env = "CI_TOKEN", caller = "ci", tenant = "acme", scopes = ["read", 
 allowed_hosts = ["tools.example.com"]
 allowed_origins = ["https://example.com"]
 max_body_bytes = 8192
+max_body_nodes = 21
+max_head_bytes = 2222
+max_headers = 23
+max_url_bytes = 24
+head_timeout = 25
+body_timeout = 26
+max_connections = 27
+max_connections_per_peer = 28
+max_sessions = 29
+max_sessions_per_caller = 30
+session_idle = 31
 keep_alive = 20
 drain = 1.5
 
@@ -163,6 +174,17 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
             allowed_hosts=("tools.example.com",),
             allowed_origins=("https://example.com",),
             max_body_bytes=8192,
+            max_body_nodes=21,
+            max_head_bytes=2222,
+            max_headers=23,
+            max_url_bytes=24,
+            head_timeout_s=25,
+            body_timeout_s=26,
+            max_connections=27,
+            max_connections_per_peer=28,
+            max_sessions=29,
+            max_sessions_per_caller=30,
+            session_idle_s=31,
             keep_alive_s=20,
             drain_s=1.5,
         ),

@@ -147,7 +147,7 @@ class HttpApp(AsgiApp):
             Middleware(_PathMiddleware, paths),
             Middleware(AuthenticationMiddleware, authenticator),
             Middleware(CallerProviderMiddleware),
-            Middleware(ErrorMiddleware, max_body_bytes=options.max_body_bytes),
+            Middleware(ErrorMiddleware, options),
         ]
         app: ASGIApp = endpoint
         for cls, args, kwargs in reversed(middleware):
@@ -249,35 +249,58 @@ class HostOriginMiddleware:
 
     def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
         self._app = app
+        self._options = options
         everywhere = options.host in _WILDCARDS
         self._any_host = everywhere and not options.allowed_hosts
         own = {*_LOOPBACK_NAMES} if everywhere or is_loopback(options.host) else set()
         own |= set() if everywhere else {url_host(options.host)}
         self._hosts = _lower_all((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
-        schemes = ("http", "https")
-        self._origins = _lower_all(
-            (
-                *(f"{scheme}://{name}{port}" for scheme in schemes for name in own for port in ("", ":*")),
-                *options.allowed_origins,
-            )
-        )
+        self._own = _lower_all(own)
+        self._origins = _lower_all(options.allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(path_below_mount(scope), Headers(scope=scope)) if scope["type"] == "http" else None
+        problem = self._problem(scope) if scope["type"] == "http" else None
         if problem is None:
             await self._app(scope, receive, send)
             return
         status, error = problem
         await error_response(status, error)(scope, receive, send)
 
-    def _problem(self, path: str, headers: Headers) -> tuple[int, InvalidRequest] | None:
-        host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+    def _problem(self, scope: Scope) -> tuple[int, InvalidRequest] | None:
+        headers = Headers(scope=scope)
+        if (problem := self._size_problem(scope)) is not None:
+            return problem
+        hosts = headers.getlist("host")
+        if len(hosts) > 1:
+            return _BAD_REQUEST, InvalidRequest("The request has two Host headers; nothing was run.")
+        host, origin = "".join(hosts).lower(), headers.get("origin", "").lower()
         # Health probes of a container use its address as the host; their responses hold nothing worth guarding.
-        if not self._any_host and path not in HEALTH_PATHS and not _matches(host, self._hosts):
+        is_health = path_below_mount(scope) in HEALTH_PATHS
+        if not self._any_host and not is_health and not _matches(host, self._hosts):
             return 421, _not_allowed("Host", host, "http.allowed_hosts")
-        if origin and not _matches(origin, self._origins):
+        if origin and not (_matches(origin, self._origins) or self._is_own_origin(origin, host)):
             return 403, _not_allowed("Origin", origin, "http.allowed_origins")
         return None
+
+    def _size_problem(self, scope: Scope) -> tuple[int, InvalidRequest] | None:
+        options, headers = self._options, scope["headers"]
+        if len(scope.get("raw_path") or b"") + len(scope.get("query_string", b"")) > options.max_url_bytes:
+            return 414, _too_much(f"URL is longer than {options.max_url_bytes:,} bytes", "http.max_url_bytes")
+        if len(headers) > options.max_headers:
+            return 431, _too_much(f"request has more than {options.max_headers:,} headers", "http.max_headers")
+        if sum(len(name) + len(value) for name, value in headers) > options.max_head_bytes:
+            return 431, _too_much(f"headers are larger than {options.max_head_bytes:,} bytes", "http.max_head_bytes")
+        return None
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of this server itself sent the request: other ports of this machine are other sites."""
+        scheme, _, address = origin.partition("://")
+        name = address if address in self._own else address.rpartition(":")[0]
+        return scheme in ("http", "https") and address == host and name in self._own
+
+
+def _too_much(what: str, setting: str) -> InvalidRequest:
+    return InvalidRequest(f"The {what}; nothing was run.", hint=f"Send less, or raise {setting} in the settings.")
 
 
 def _not_allowed(header: str, value: str, setting: str) -> InvalidRequest:
@@ -466,19 +489,26 @@ def error_response(
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": content}, status_code=status, headers=headers)
 
 
+def body_too_large(options: HttpOptions, size: int | None = None) -> InvalidRequest:
+    """The error for a body that has too many bytes or, if it is of this size and that is allowed, too many values."""
+    what, setting = f"is larger than {options.max_body_bytes:,} bytes", "http.max_body_bytes"
+    if size is not None and size <= options.max_body_bytes:
+        what, setting = f"holds more than {options.max_body_nodes:,} values", "http.max_body_nodes"
+    return InvalidRequest(
+        f"The request {what}; nothing was run.",
+        hint=f"Send less at once, or raise {setting} in the server's settings.",
+    )
+
+
 class ErrorMiddleware:
     """ASGI middleware: replaces terse rejections by the SDK's transports with errors that say what would work.
 
     Also answers 503 while the endpoint is not running.
     """
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
         self._app = app
-        too_large = InvalidRequest(
-            f"The request is larger than {max_body_bytes:,} bytes; nothing was run.",
-            hint="Send less at once, or raise http.max_body_bytes in the server's settings.",
-        )
-        self._errors = {**_ERRORS, 413: too_large}
+        self._errors = {**_ERRORS, 413: body_too_large(options)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start: Message | None = None

@@ -26,13 +26,16 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import InvalidRequest, NotStarted, SettingsError
-from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, error_response, url_host
+from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, body_too_large, error_response, url_host
+from toolcrib.server.connections import bounded_protocol
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
 from toolcrib.server.handlers import end_streams
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
+from toolcrib.server.sessions import SessionManager
 from toolcrib.types import Authenticator, Object
+from toolcrib.upstream.bounds import Meter
 
 _STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
 """A request that contains one of these may want notifications before its response."""
@@ -116,16 +119,17 @@ class StreamableHttpEndpoint:
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:
         self._server = server
-        self._limit = options.max_body_bytes
-        self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
+        self._options = options
+        self._managers: tuple[SessionManager, StreamableHTTPSessionManager] | None = None
         self._open_streams: Counter[str] = Counter()
         """By session: how many streams are open on which the server can send requests to the client."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Hold sessions, which end with this context."""
-        plain = StreamableHTTPSessionManager(self._server, json_response=True, max_request_body_size=self._limit)
-        events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=self._limit)
+        limit = self._options.max_body_bytes
+        plain = SessionManager(self._server, self._options)
+        events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)
         async with plain.run(), events.run():
             self._managers = (plain, events)
             try:
@@ -143,19 +147,18 @@ class StreamableHttpEndpoint:
         if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._serve_session(plain.handle_request, scope, receive, send)
             return
-        length = headers.get("content-length", "")
-        if headers.get("mcp-method") == _LISTEN_METHOD or not length.isdigit() or int(length) > self._limit:
-            await plain.handle_request(scope, receive, send)
-            return
-        body = await _read_body(receive)
+        body = await _read_body(self._options, scope, receive, send)
         if body is None:
             return
         replay, splicer = _ReplayBody(body, receive), Splicer(send)
+        if headers.get("mcp-method") == _LISTEN_METHOD:
+            await plain.handle_stateless(scope, replay, send)
+            return
         scope = {**scope, SPLICES_KEY: splicer.splices}
         if any(key in body for key in _STREAM_MARKERS) and _EVENT_STREAM in headers.get("accept", ""):
             await events.handle_request(scope, replay, splicer)
         else:
-            await _cancel_on_disconnect(plain.handle_request, scope, replay, splicer)
+            await _cancel_on_disconnect(plain.handle_stateless, scope, replay, splicer)
 
     async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a session, and count the streams on which its client accepts server requests."""
@@ -164,7 +167,10 @@ class StreamableHttpEndpoint:
         if scope["method"] == "GET":
             await self._serve_stream(app, session, scope, receive, send)
             return
-        request = _SessionRequest(scope, receive, send, session)
+        body = await _read_body(self._options, scope, receive, send)
+        if body is None:
+            return
+        request = _SessionRequest(scope, _ReplayBody(body, receive), send, session, body)
         splicer = Splicer(request.respond)
         more: dict[str, Any] = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: splicer.splices}
         if _EVENT_STREAM in headers.get("accept", ""):
@@ -195,23 +201,16 @@ class StreamableHttpEndpoint:
 class _SessionRequest:
     """One POST of a session. It is answered with JSON or, if it sent notifications first, with a stream of events."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, session: str) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, session: str, body: bytes) -> None:
         self._scope = scope
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._session = session
-        self._parts: list[bytes] = []
+        self._body = body
         self._lock = anyio.Lock(fast_acquire=True)
         self._streams = False
         self._answered = False
         self._refused = False
-
-    async def receive(self) -> Message:
-        """ASGI `receive`."""
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._parts.append(message.get("body", b""))
-        return message
 
     async def notify(self, notification: Object) -> None:
         """Send a JSON-RPC notification before the response; a later one is dropped."""
@@ -232,7 +231,7 @@ class _SessionRequest:
         self._answered = True
         if message["type"] == "http.response.start" and message["status"] == _ACCEPTED and self._is_malformed_request():
             self._refused = True
-            await error_response(400, _INVALID_ID)(self._scope, self._receive, self._send)
+            await error_response(400, _INVALID_ID)(self._scope, self.receive, self._send)
         elif not self._streams:
             await self._send(message)
         elif message["type"] == "http.response.body":
@@ -241,10 +240,9 @@ class _SessionRequest:
 
     def _is_malformed_request(self) -> bool:
         """Whether a message that the SDK took for a notification has an id, as only a request has."""
-        body = b"".join(self._parts)
-        if b'"id"' not in body or b'"method"' not in body:
+        if b'"id"' not in self._body or b'"method"' not in self._body:
             return False
-        message = from_json(body)
+        message = from_json(self._body)
         return isinstance(message, dict) and {"id", "method"} <= message.keys()
 
 
@@ -253,14 +251,25 @@ def _event(data: bytes) -> bytes:
     return b"event: message\r\ndata: " + data + b"\r\n\r\n"
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    """The body, which the HTTP server keeps to its announced length; None when the client disconnected first."""
-    parts: list[bytes] = []
+async def _read_body(options: HttpOptions, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+    """The body; None if the client disconnected first, or if the body is too large, which has been answered.
+
+    The SDK would parse it whole, and log a traceback for each client that leaves.
+    """
+    length = Headers(scope=scope).get("content-length", "")
+    if length.isdigit() and int(length) > options.max_body_bytes:
+        await error_response(413, body_too_large(options))(scope, receive, send)
+        return None
+    parts, meter = list[bytes](), Meter()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         parts.append(message.get("body", b""))
+        meter.add(parts[-1])
+        if meter.size > options.max_body_bytes or meter.nodes > options.max_body_nodes:
+            await error_response(413, body_too_large(options, meter.size))(scope, receive, send)
+            return None
         if not message.get("more_body"):
             return b"".join(parts)
 
@@ -380,6 +389,7 @@ async def serve_http(
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        http=bounded_protocol(options),
         timeout_keep_alive=max(1, round(options.keep_alive_s)),
         timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before
     )
@@ -486,14 +496,14 @@ class SseEndpoint:
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:
         self._server = server
-        self._limit = options.max_body_bytes
+        self._options = options
         self._transport: SseServerTransport | None = None
         self._streams: set[anyio.CancelScope] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Hold streams, which end with this context."""
-        self._transport = SseServerTransport(_MESSAGES_PATH, max_request_body_size=self._limit)
+        self._transport = SseServerTransport(_MESSAGES_PATH, max_request_body_size=self._options.max_body_bytes)
         try:
             yield
         finally:
@@ -507,7 +517,9 @@ class SseEndpoint:
         if transport is None:
             raise NotStarted("The server is not running.")
         if scope["method"] == "POST":
-            await transport.handle_post_message(scope, receive, send)
+            body = await _read_body(self._options, scope, receive, send)
+            if body is not None:
+                await transport.handle_post_message(scope, _ReplayBody(body, receive), send)
         elif scope["method"] != "GET":
             answer = PlainTextResponse("Method Not Allowed", status_code=405, headers={"Allow": "GET, POST"})
             await answer(scope, receive, send)

@@ -39,6 +39,28 @@ class HttpOptions:
     """Origin header values accepted in addition to the address itself."""
     max_body_bytes: int = 4 * 1024 * 1024
     """The largest request body, in bytes."""
+    max_body_nodes: int = 200_000
+    """Values and keys in the JSON of a request."""
+    max_head_bytes: int = 64 * 1024
+    """The largest head of a request, in bytes: its URL and headers."""
+    max_headers: int = 100
+    """Headers of one request."""
+    max_url_bytes: int = 8192
+    """The longest URL of a request, in bytes."""
+    head_timeout_s: float = 10
+    """How long the head of a request may take to arrive, in seconds, from the connection or its first byte."""
+    body_timeout_s: float = 30
+    """The same for its body."""
+    max_connections: int = 4096
+    """Open connections; fewer if the process may not open so many files."""
+    max_connections_per_peer: int = 1024
+    """Open connections from one address."""
+    max_sessions: int = 10_000
+    """Sessions of clients before 2026-07-28."""
+    max_sessions_per_caller: int = 1000
+    """Those of one caller, or of one address if no caller has to authenticate."""
+    session_idle_s: float = 300
+    """How long such a session lasts without a request, in seconds; at most a minute before it is used at all."""
     keep_alive_s: float = 75
     """How long a connection without a request stays open, in seconds."""
     drain_s: float = 2.5

@@ -211,6 +211,17 @@ class HttpTable(Table):
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: _Bytes | None = None
+    max_body_nodes: Count | None = None
+    max_head_bytes: _Bytes | None = None
+    max_headers: Count | None = None
+    max_url_bytes: Count | None = None
+    head_timeout_s: Seconds | None = None
+    body_timeout_s: Seconds | None = None
+    max_connections: Count | None = None
+    max_connections_per_peer: Count | None = None
+    max_sessions: Count | None = None
+    max_sessions_per_caller: Count | None = None
+    session_idle_s: Seconds | None = None
     keep_alive_s: Seconds | None = None
     drain_s: Seconds | None = None
 
@@ -325,16 +336,7 @@ class ToolcribTable(Table):
 
     def http_options(self) -> HttpOptions:
         """Where and how HTTP is served, without the tokens."""
-        names = (
-            "host",
-            "port",
-            "path",
-            "allowed_hosts",
-            "allowed_origins",
-            "max_body_bytes",
-            "keep_alive_s",
-            "drain_s",
-        )
+        names = [name for name in type(self.http).model_fields if name not in ("tokens", "tokens_file")]
         return HttpOptions(**self.http.given(*names))
 
     def server_defaults(self) -> ServerOptions:

@@ -1,0 +1,199 @@
+"""Bounds of the HTTP connections themselves: their number, the size of a request's head, and the time it may take.
+
+They apply before anything of a request is looked at, on top of whichever of uvicorn's two parsers is installed. A
+request that breaks one is answered in the form of `asgi.error_response`, and its connection is closed.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from asyncio import TimerHandle
+from collections import Counter
+from typing import Any, Final
+
+from mcp_types import INVALID_REQUEST
+from uvicorn.config import Config
+from uvicorn.importer import import_from_string
+
+from toolcrib.server.options import HttpOptions
+
+logger = logging.getLogger(__name__)
+
+_PARSER: Final = "uvicorn.protocols.http.auto:AutoHTTPProtocol"
+_PART_BYTES: Final = 16 * 1024
+"""How much is parsed before the bounds are checked again."""
+_MAX_PIPELINED: Final = 16
+"""Requests of one connection that wait for the answer to another."""
+_LOG_EVERY_S: Final = 60.0
+_SPARE_DESCRIPTORS: Final = 256
+"""For servers and files; the rest may be connections."""
+_REFUSALS: Final = {
+    408: ("Request Timeout", "The request did not arrive in time"),
+    431: ("Request Header Fields Too Large", "The request's headers are too large"),
+    503: ("Service Unavailable", "Too many connections"),
+}
+
+
+class RateLimitedLog:
+    """Logs a warning at most once a minute, with the number of those in between."""
+
+    def __init__(self, log: logging.Logger, text: str) -> None:
+        """`text` has a `%d` for the number."""
+        self._log = log
+        self._text = text
+        self._count = 0
+        self._last_s = -_LOG_EVERY_S
+
+    def add(self) -> None:
+        """Count one, and log all if the last line is old enough."""
+        self._count += 1
+        now_s = time.monotonic()
+        if now_s - self._last_s >= _LOG_EVERY_S:
+            self._log.warning(self._text, self._count)
+            self._count, self._last_s = 0, now_s
+
+
+class ConnectionLimits:
+    """The bounds of one server's connections, and how many there are."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self.options = options
+        self.open = 0
+        self.by_peer: Counter[str] = Counter()
+        files = raise_descriptor_limit()
+        self.max_open = min(options.max_connections, max(files // 2, files - _SPARE_DESCRIPTORS))
+        self.refused = RateLimitedLog(logger, "%d connections were refused: there are too many (http.max_connections)")
+
+    def admit(self, peer: str) -> bool:
+        """Count a connection; false if there are too many already."""
+        if self.open >= self.max_open or self.by_peer[peer] >= self.options.max_connections_per_peer:
+            self.refused.add()
+            return False
+        self.open += 1
+        self.by_peer[peer] += 1
+        return True
+
+    def release(self, peer: str) -> None:
+        """Forget a connection that was admitted."""
+        self.open -= 1
+        self.by_peer[peer] -= 1
+        if not self.by_peer[peer]:
+            del self.by_peer[peer]
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the process's limit of open files to the most that it may use, and return it."""
+    try:
+        import resource  # noqa: PLC0415 - not on every system
+    except ImportError:
+        return 1 << 20
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def bounded_protocol(options: HttpOptions) -> type[asyncio.Protocol]:
+    """The class of uvicorn's protocol for HTTP, with these bounds."""
+    parser: Any = import_from_string(_PARSER)
+    return type("BoundedProtocol", (_Bounded, parser), {"limits": ConnectionLimits(options)})
+
+
+class _Bounded:
+    """A mixin for uvicorn's protocols. It sees the bytes before they do, and what they have made of them."""
+
+    limits: ConnectionLimits
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    cycle: Any
+    """The request that was last begun; it has `more_body` and `response_started`."""
+
+    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
+        super().__init__(config, *args, **more)  # type: ignore[call-arg] # of the other base class
+        self._peer: str | None = None
+        self._head_bytes = 0
+        self._deadline: TimerHandle | None = None
+        self._in_body = False
+        self._closed = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Admit the connection, or refuse it."""
+        super().connection_made(transport)  # type: ignore[misc] # of the other base class
+        address = transport.get_extra_info("peername")
+        peer = str(address[0]) if isinstance(address, tuple) and address else ""
+        if not self.limits.admit(peer):
+            self._refuse(503)
+            return
+        self._peer = peer
+        self._arm(self.limits.options.head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        if self._peer is not None:
+            self.limits.release(self._peer)
+            self._peer = None
+        self._arm(None)
+        super().connection_lost(exc)  # type: ignore[misc] # of the other base class
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrives in parts, as long as it keeps to the bounds."""
+        for start in range(0, len(data), _PART_BYTES):
+            if self._closed or self.transport.is_closing():
+                return
+            self._parse(data[start : start + _PART_BYTES])
+
+    def _parse(self, part: bytes) -> None:
+        request, in_body = self.cycle, self._in_body
+        if not in_body and self._deadline is None:
+            self._arm(self.limits.options.head_timeout_s)  # the head of the next request has begun
+        super().data_received(part)  # type: ignore[misc] # of the other base class
+        if self.transport.is_closing():
+            self._arm(None)
+            return
+        is_new = self.cycle is not request
+        self._in_body = self.cycle is not None and self.cycle.more_body
+        if is_new:
+            self._head_bytes = 0
+            self._arm(self.limits.options.body_timeout_s if self._in_body else None)
+        elif in_body and not self._in_body:
+            self._arm(None)
+        elif not in_body:
+            self._head_bytes += len(part)
+        if self._head_bytes > self.limits.options.max_head_bytes:
+            self._refuse(431)
+        elif len(getattr(self, "pipeline", ())) > _MAX_PIPELINED:
+            self._close()
+
+    def _arm(self, seconds: float | None) -> None:
+        """Set the deadline of what is to arrive; None for none."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if self._in_body and self.cycle.response_started:
+            self._close()
+        elif self._in_body or self._head_bytes:
+            self._refuse(408)
+        else:
+            self._close()
+
+    def _refuse(self, status: int) -> None:
+        phrase, text = _REFUSALS[status]
+        error = {"code": INVALID_REQUEST, "message": f"{text}; nothing was run."}
+        body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+        retry = "Retry-After: 5\r\n" if status == 503 else ""  # noqa: PLR2004 - service unavailable
+        head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        if not self.transport.is_closing():
+            self.transport.write(f"{head}{retry}Connection: close\r\n\r\n{body}".encode())
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._arm(None)
+        self.transport.close()

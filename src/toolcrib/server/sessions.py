@@ -1,0 +1,185 @@
+"""Sessions of clients before 2026-07-28 over HTTP: how many each caller may have, and when an idle one is closed.
+
+The SDK keeps the sessions. It counts them in all only, so that one caller could take every one.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio.lowlevel
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.types import Message, Receive, Scope, Send
+
+from toolcrib.errors import ExecutionFailed
+from toolcrib.server.asgi import error_response
+from toolcrib.server.connections import RateLimitedLog
+from toolcrib.server.context import SESSION_HEADER, request_caller
+from toolcrib.server.options import HttpOptions
+from toolcrib.types import LOCAL
+
+logger = logging.getLogger(__name__)
+
+_FIRST_USE_S: Final = 60.0
+"""How long a session lasts that was opened and not used, at most."""
+_RETRY_AFTER_S: Final = 5
+_SESSIONS_PER_STEP: Final = 50
+"""Sessions ended at shutdown before others get a turn: the SDK's own way takes time in the square of their number."""
+_TOO_MANY: Final = ExecutionFailed(
+    "You have too many sessions in use, or all callers together have.",
+    hint=f"Close one that is not needed, or try again in {_RETRY_AFTER_S} s.",
+)
+
+_Owner = tuple[str | None, str]
+"""A caller: its tenant and id."""
+
+
+@dataclass(slots=True)
+class _Session:
+    owner: _Owner
+    requests: int = 0
+    """Requests under way, of which an open stream is one."""
+
+
+class SessionManager:
+    """The SDK's session manager, with a share of the sessions for each caller."""
+
+    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
+        self._options = options
+        self._manager = StreamableHTTPSessionManager(
+            server,
+            json_response=True,
+            max_request_body_size=options.max_body_bytes,
+            max_sessions=None,
+            session_idle_timeout=min(_FIRST_USE_S, options.session_idle_s),
+        )
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        """By id, the one used longest ago first."""
+        self._owned: dict[_Owner, OrderedDict[str, None]] = {}
+        """The ids of each caller's sessions, in the same order."""
+        self._refused = RateLimitedLog(logger, "%d sessions were refused: there are too many (http.max_sessions)")
+        self._evicted = RateLimitedLog(
+            logger, "%d idle sessions were closed to make room (http.max_sessions_per_caller)"
+        )
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Hold sessions, which end with this context."""
+        async with self._manager.run():
+            try:
+                yield
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._end_all()
+
+    async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of a session, one that opens a session, or one without a session."""
+        session_id = _header(scope, SESSION_HEADER)
+        if session_id:
+            await self._serve(session_id, scope, receive, send)
+        else:
+            await self._open(scope, receive, send)
+
+    async def handle_stateless(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of a client of 2026-07-28, which has no session."""
+        await self._manager.handle_request(scope, receive, send)
+
+    async def _serve(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        session = self._sessions.get(session_id)
+        if session is None:
+            await self._manager.handle_request(scope, receive, send)
+            return
+        self._sessions.move_to_end(session_id)
+        self._owned[session.owner].move_to_end(session_id)
+        transport = self._manager._server_instances.get(session_id)  # noqa: SLF001 - the SDK has no public way
+        if transport is not None:
+            transport._idle_timeout = self._options.session_idle_s  # noqa: SLF001 - it was opened with less
+        session.requests += 1
+        try:
+            await self._manager.handle_request(scope, receive, send)
+        finally:
+            session.requests -= 1
+            self._forget_ended(session_id)
+
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        owner = _owner(scope)
+        if not await self._make_room(owner):
+            self._refused.add()
+            headers = {"Retry-After": str(_RETRY_AFTER_S)}
+            await error_response(503, _TOO_MANY, headers=headers)(scope, receive, send)
+            return
+        opened = ""
+
+        async def send_noted(message: Message) -> None:
+            nonlocal opened
+            if message["type"] == "http.response.start":
+                opened = _header(message, SESSION_HEADER)
+                if opened in self._manager._server_instances:  # noqa: SLF001 - as above
+                    self._sessions[opened] = _Session(owner)
+                    self._owned.setdefault(owner, OrderedDict())[opened] = None
+            await send(message)
+
+        try:
+            await self._manager.handle_request(scope, receive, send_noted)
+        finally:
+            self._forget_ended(opened)
+
+    async def _make_room(self, owner: _Owner) -> bool:
+        """Whether the caller may open a session, once its own oldest idle one is closed if need be."""
+        instances = self._manager._server_instances  # noqa: SLF001 - as above
+        if len(self._sessions) > 2 * len(instances) + _SESSIONS_PER_STEP:
+            for session_id in tuple(self._sessions):
+                self._forget_ended(session_id)
+        most = self._options.max_sessions_per_caller
+        for session_id in tuple(self._owned.get(owner, ())) if len(self._owned.get(owner, ())) >= most else ():
+            self._forget_ended(session_id)
+        own = self._owned.get(owner, OrderedDict())
+        if len(own) < most and len(instances) < self._options.max_sessions:
+            return True
+        idle = next((session_id for session_id in own if not self._sessions[session_id].requests), None)
+        if idle is None:
+            return False
+        self._evicted.add()
+        await self._end(idle)
+        return True
+
+    def _forget_ended(self, session_id: str) -> bool:
+        """Forget a session if the SDK has ended it. Returns whether it is gone."""
+        if session_id in self._manager._server_instances:  # noqa: SLF001 - as above
+            return False
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            own = self._owned[session.owner]
+            del own[session_id]
+            if not own:
+                del self._owned[session.owner]
+        return True
+
+    async def _end(self, session_id: str) -> None:
+        transport = self._manager._server_instances.get(session_id)  # noqa: SLF001 - as above
+        if transport is not None:
+            await self._manager._discard_session(session_id, transport)  # noqa: SLF001 - as above
+        self._forget_ended(session_id)
+
+    async def _end_all(self) -> None:
+        for number, session_id in enumerate(tuple(self._sessions)):
+            await self._end(session_id)
+            if number % _SESSIONS_PER_STEP == 0:
+                await anyio.lowlevel.checkpoint()
+
+
+def _owner(scope: Scope) -> _Owner:
+    """The caller of a request; its address if no caller has to authenticate."""
+    caller = request_caller(scope)
+    if caller is not LOCAL:
+        return caller.tenant, caller.id
+    return None, f"{(scope.get('client') or [''])[0]}"
+
+
+def _header(message: Message | Scope, name: str) -> str:
+    wanted = name.encode()
+    return next((value.decode("latin-1") for key, value in message["headers"] if key.lower() == wanted), "")

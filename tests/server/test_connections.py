@@ -1,0 +1,176 @@
+"""What a single client can occupy: connections, unfinished requests, memory for heads, and sessions."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx2
+import pytest
+from tests.server.conftest import JSON
+from tests.server.test_http import serving
+
+from toolcrib.server.options import HttpOptions
+
+pytestmark = pytest.mark.anyio
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
+LEGACY = {**JSON, "mcp-protocol-version": "2025-11-25"}
+PARAMS = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": PARAMS}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[anyio.abc.SocketStream]:
+    """A bare connection to the server at the URL."""
+    address = httpx2.URL(url)
+    async with await anyio.connect_tcp(address.host, address.port or 80) as connection:
+        yield connection
+
+
+async def answer_to(url: str, *parts: bytes) -> bytes:
+    """All that the server answers to these bytes, until it closes the connection."""
+    async with connected(url) as connection:
+        try:
+            for part in parts:
+                await connection.send(part)
+        except anyio.BrokenResourceError:
+            pass  # refused before all was sent
+        received = b""
+        try:
+            async for part in connection:
+                received += part
+        except anyio.BrokenResourceError:
+            pass  # it was closed before all was read
+        return received
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ([HEALTH, *[b"a" * 16_000] * 6], b"431"),
+        ([b"GET /healthz?", *[b"a" * 16_000] * 6], b"431"),
+        ([HEALTH, b"X: ", b"a" * 66_000, b"\r\n\r\n"], b"431"),
+        ([HEALTH, b"".join(b"X-%d: 1\r\n" % n for n in range(100)), b"Connection: close\r\n\r\n"], b"431"),
+        ([b"GET /healthz?" + b"a" * 9000, b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"], b"414"),
+        ([HEALTH, b"Host: localhost\r\nConnection: close\r\n\r\n"], b"400"),
+    ],
+    ids=["endless header", "endless URL", "one large header", "many headers", "long URL", "two hosts"],
+)
+async def test_a_head_that_is_too_large_or_ambiguous_is_refused(head: list[bytes], status: bytes) -> None:
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _):
+            assert (await answer_to(url, *head)).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [(b"", b""), (HEALTH, b"HTTP/1.1 408"), (POST + b"\r\n" + b"x" * 20, b"HTTP/1.1 408")],
+    ids=["silent", "half a head", "half a body"],
+)
+async def test_a_request_that_does_not_arrive_in_time_is_ended(sent: bytes, answer: bytes) -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(head_timeout_s=0.1, body_timeout_s=0.1)) as (url, _, _):
+            assert (await answer_to(url, sent))[:12] == answer
+
+
+async def test_a_request_that_has_arrived_starts_no_deadline() -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(head_timeout_s=0.1, body_timeout_s=0.1)) as (url, _, _):
+            async with connected(url) as connection:
+                for _ in range(2):
+                    await connection.send(HEALTH + b"\r\n")
+                    assert (await connection.receive()).startswith(b"HTTP/1.1 200")
+                    assert await answer_to(url, b"") == b"", "a silent connection has come to its end meanwhile"
+
+
+async def test_one_address_cannot_take_more_than_its_connections(caplog: pytest.LogCaptureFixture) -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(max_connections_per_peer=3)) as (url, _, _):
+            async with connected(url), connected(url), connected(url) as last:
+                for _ in range(5):
+                    refused = await answer_to(url, HEALTH + b"\r\n")
+                    assert refused.startswith(b"HTTP/1.1 503"), refused
+                assert b"Retry-After" in refused
+                await last.aclose()
+                while not (await answer_to(url, HEALTH + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200"):
+                    pass
+    assert len([record for record in caplog.records if "connections were refused" in record.message]) == 1
+
+
+async def test_many_requests_without_waiting_for_answers_end_the_connection() -> None:
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _):
+            answered = await answer_to(url, (HEALTH + b"\r\n") * 5000)
+            assert answered.count(b"HTTP/1.1 200") < 5000
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(version: str) -> None:
+    body = b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": [' + b"[]," * 200_000 + b"0]}}"
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _), httpx2.AsyncClient(headers=JSON) as http:
+            refused = await http.post(url, content=body, headers={"mcp-protocol-version": version})
+    assert refused.status_code == 413
+    assert "holds more than 200,000 values" in refused.json()["error"]["message"]
+
+
+async def test_a_client_that_leaves_during_its_request_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _), httpx2.AsyncClient(headers=LEGACY) as http:
+            async with connected(url) as connection:
+                await connection.send(POST + b"MCP-Protocol-Version: 2025-11-25\r\n\r\n" + b"x" * 20)
+            assert (await http.post(url, json=INITIALIZE)).status_code == 200
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def opened(http: httpx2.AsyncClient, url: str) -> str:
+    """The id of a new session."""
+    return (await http.post(url, json=INITIALIZE)).headers["mcp-session-id"]
+
+
+async def status_of(http: httpx2.AsyncClient, url: str, session: str, message: dict[str, Any] = PING) -> int:
+    """How a request of the session is answered."""
+    return (await http.post(url, json=message, headers={"mcp-session-id": session})).status_code
+
+
+async def test_a_caller_with_many_sessions_closes_their_own_idle_one() -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(max_sessions_per_caller=3)) as (url, _, _):
+            async with httpx2.AsyncClient(headers=LEGACY) as http:
+                first, second, third = [await opened(http, url) for _ in range(3)]
+                assert await status_of(http, url, first) == 200  # now the second one is idle for longest
+                await opened(http, url)
+                assert [await status_of(http, url, session) for session in (first, second, third)] == [200, 404, 200]
+
+
+async def test_sessions_in_use_are_never_closed_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(max_sessions=1)) as (url, _, _):
+            async with httpx2.AsyncClient(headers=LEGACY) as http:
+                session = await opened(http, url)
+                headers = {"mcp-session-id": session, "accept": "text/event-stream"}
+                async with http.stream("GET", url, headers=headers) as stream:
+                    assert stream.status_code == 200
+                    for _ in range(3):
+                        refused = await http.post(url, json=INITIALIZE)
+                        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+                assert await status_of(http, url, session) == 200
+    assert len([record for record in caplog.records if "sessions were refused" in record.message]) == 1
+
+
+async def test_an_idle_session_ends_after_the_time_of_the_setting(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(session_idle_s=0.1)) as (url, _, _):
+            async with httpx2.AsyncClient(headers=LEGACY) as http:
+                session = await opened(http, url)
+                assert await status_of(http, url, session, INITIALIZED) == 202
+                while "idle timeout" not in caplog.text:
+                    await answer_to(url, HEALTH + b"Connection: close\r\n\r\n")
+                assert await status_of(http, url, session) == 404
