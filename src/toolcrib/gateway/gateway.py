@@ -164,6 +164,11 @@ class Gateway:
         self.schema_violations = 0
         """How many tools declared an output schema but returned no structured content."""
 
+    async def end_session(self, ctx: Context) -> None:
+        """Forget what belongs to the session of this context, which has ended."""
+        await self.resources.end_session(ctx)
+        await self.sessions.forget(ctx)
+
     def use_embedder(self, embedder: Embedder, tools: Embedder | None = None) -> None:
         """Compare meanings with this embedder as well; if it fails, only words and the built-in table are compared.
 

@@ -110,6 +110,11 @@ class Sessions:
 
         return await self._states.update(key, changed)
 
+    async def forget(self, ctx: Context) -> None:
+        """Forget the session of a context, which has ended."""
+        if (key := session_key(ctx)) is not None:
+            await self._states.delete(key)
+
 
 def session_key(ctx: Context) -> str | None:
     """Return what identifies the session of a request; None if that cannot be known."""

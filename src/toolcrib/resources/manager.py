@@ -279,10 +279,12 @@ class ResourceManager:
             raise _needs_approval(uri)
         return ends[-1] if ends else _do_nothing
 
-    def end_session(self, ctx: Context) -> None:
-        """Tell the servers that the session of this context has ended."""
+    async def end_session(self, ctx: Context) -> None:
+        """Inform the servers that the session of this context has ended, and forget its URIs."""
         for backend in self._refresher.backends():
             backend.provider.end_session(ctx)
+        await self._router.forget_session(ctx)
+        await self.subscribed_uris.forget(ctx.caller, ctx.session)
 
     def roots_changed(self, ctx: Context) -> None:
         """Tell the servers that the client of this context's session has other roots now."""

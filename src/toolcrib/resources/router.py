@@ -67,6 +67,10 @@ class UriRouter:
         yield
         await self._session_uris.save(key)
 
+    async def forget_session(self, ctx: Context) -> None:
+        """Forget the URIs that this session was given."""
+        await self._session_uris.forget(session_key(ctx))
+
     def locate(self, ctx: Context, uri: str) -> ResourceLocation:
         """Find the server of a URI. Raises `NotFound` or `AmbiguousName`."""
         if is_reserved_uri(uri):
@@ -284,6 +288,13 @@ class SessionUris:
         """The namespace of the server that gave the session this URI, if it is remembered."""
         known = None if session is None else self._sessions.get(session)
         return None if known is None else known.get(uri)
+
+    async def forget(self, session: str | None) -> None:
+        """Forget a session that has ended."""
+        if session is not None:
+            self._sessions.pop(session, None)
+            self._unsaved.pop(session, None)
+            await self._table.delete(session)
 
     def _uris(self, session: str) -> OrderedDict[str, str]:
         known = self._sessions.setdefault(session, OrderedDict())

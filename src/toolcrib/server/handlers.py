@@ -101,7 +101,7 @@ def make_server(
     ]
     ResourceHandlers(facade.gateway).register(server)
     if changes is not None:
-        subscriptions = SubscriptionHandlers(changes, facade.gateway.resources)
+        subscriptions = SubscriptionHandlers(changes, facade.gateway)
         subscriptions.register(server)
         server.middleware += [
             _only_when(lambda ctx: ctx.method == "initialize", subscriptions.subscribe_session),

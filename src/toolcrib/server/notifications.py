@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
@@ -33,9 +34,9 @@ from mcp_types import LOG_LEVEL_META_KEY
 
 from toolcrib.containment import is_own_cancellation, isolate
 from toolcrib.errors import AlreadyStarted, InvalidRequest, ToolcribError
+from toolcrib.gateway.gateway import Gateway
 from toolcrib.providers.adapters import adapt
 from toolcrib.providers.base import ChangeSource, ProviderFeature
-from toolcrib.resources.manager import ResourceManager
 from toolcrib.server.context import (
     LOG_LEVEL_STATE,
     LOG_LEVELS,
@@ -339,10 +340,11 @@ class _SessionSubscriptions:
 class SubscriptionHandlers:
     """Request handlers and middleware for subscriptions of one server."""
 
-    def __init__(self, changes: ListChangeNotifier, resources: ResourceManager) -> None:
+    def __init__(self, changes: ListChangeNotifier, gateway: Gateway) -> None:
         """The caller has to run `changes`."""
         self._changes = changes
-        self._resources = resources
+        self._end_gateway_session = gateway.end_session
+        self._resources = resources = gateway.resources
         self._fingerprints: Mapping[str, FingerprintList | None] = {
             "tools": None,
             "prompts": lambda ctx: resources.digest(ctx, "prompts"),
@@ -373,7 +375,9 @@ class SubscriptionHandlers:
         if _SESSION_KEY in connection.state:
             return
         session = connection.state[_SESSION_KEY] = _SessionSubscriptions(connection)
+        # The request that opens a session over HTTP does not name it yet.
         caller_ctx = detach(to_context(ctx))
+        caller_ctx = replace(caller_ctx, session=session.id or caller_ctx.session)
         connection.exit_stack.push_async_callback(self._end_session, session, caller_ctx)
         self._changes.start_task(session.queue.run)
         self._changes.start_task(partial(self._watch_again, session, caller_ctx))
@@ -407,8 +411,7 @@ class SubscriptionHandlers:
         session.queue.close()
         for unsubscribe in session.watched.values():
             unsubscribe()
-        self._resources.end_session(ctx)
-        await self._resources.subscribed_uris.forget(ctx.caller, session.id)
+        await self._end_gateway_session(ctx)
 
     def _session(self, request: RequestContext) -> _SessionSubscriptions:
         session = connection_of(request).state.get(_SESSION_KEY)
