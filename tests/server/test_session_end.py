@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-
 from tests.server.conftest import JSON, Crib, at_address, crib, until
+
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import Caller, Context

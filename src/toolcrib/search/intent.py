@@ -5,7 +5,6 @@ or a phrase without a verb ("directions to the museum"). Uses no statistics, and
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from toolcrib.search.text import STOP_WORDS, stem
@@ -175,7 +174,6 @@ def _objects(words: Sequence[str]) -> tuple[str, ...]:
     return tuple([*found, head] if head else found)
 
 
-@lru_cache(maxsize=16_384)
 def verb_kinds(word: str) -> int:
     """The kinds of a verb of a request, one bit each; 0 for a word that is none of the known verbs."""
-    return _REQUEST_VERBS.get(word, 0) | _REQUEST_VERBS.get(stem(word), 0)
+    return 0 if word.isdigit() else _REQUEST_VERBS.get(word, 0) | _REQUEST_VERBS.get(stem(word), 0)

@@ -81,8 +81,10 @@ class Lexicon:
         return Lexicon(self.pairs | frozenset(_synonym_pairs(pairs)), self.domains)
 
     def synonym_stems(self, word: str) -> tuple[str, ...]:
-        """The stems of the synonyms of a word, each once. Cached."""
+        """The stems of the synonyms of a word, each once. Cached, but not for numbers."""
         found = self._stems.get(word)
+        if found is None and word.isdigit():
+            return tuple(dict.fromkeys(map(stem, self.related(word))))
         if found is None:
             if len(self._stems) >= _MAX_CACHED:
                 self._stems.clear()
@@ -118,7 +120,7 @@ def _forms(word: str) -> tuple[str, ...]:
     """
     if word in _IRREGULAR_FORMS:
         return (_IRREGULAR_FORMS[word],)
-    if word.endswith("e"):
+    if word.endswith("e") or word.isdigit():
         return (word,)
     base = stem(word)
     if base == word or not word.endswith(("ing", "ings", "ed", "es")):

@@ -90,19 +90,20 @@ class AnalyzedWord(NamedTuple):
 
 
 def analyze_token(token: str) -> tuple[AnalyzedWord, ...]:
-    """Split one token into words with their stems. Cached, since queries share most of their words.
+    """Split one token into words with their stems. Cached, since queries share most of their words, but not numbers.
 
     >>> [(word.text, word.stem) for word in analyze_token("theIssues")]
     [('the', 'the'), ('issues', 'issu')]
     """
-    return _analyze_cached(token) if len(token) <= MAX_WORD else _analyze(token)
+    return _analyze(token) if len(token) > MAX_WORD or token[-1:].isdigit() else _analyze_cached(token)
 
 
 def _analyze(token: str) -> tuple[AnalyzedWord, ...]:
-    return tuple([AnalyzedWord(word, stem(word), word not in STOP_WORDS) for word in split_identifier(token)])
+    words = split_identifier(token)
+    return tuple([AnalyzedWord(word, word if word.isdigit() else stem(word), word not in STOP_WORDS) for word in words])
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
     """Reduce a word to what it shares with its plural and its verb forms.
 

@@ -174,7 +174,7 @@ class WordPieceTable:
 
     def word_vectors(self, words: Sequence[str]) -> Floats:
         """The vector of each word, not normalized: float32[n, dim]; zero for an unknown word."""
-        found = [self._memo(word) or self._nothing for word in words]
+        found = [self._word_pieces(word) or self._nothing for word in words]
         sums = self._floats([pieces[0] for pieces in found])
         more = [(place, piece) for place, pieces in enumerate(found) for piece in pieces[1:]]
         if more:
@@ -193,7 +193,7 @@ class WordPieceTable:
         True
         """
         idf = self._idf
-        rarest = [max([idf[piece] for piece in self._memo(word)], default=idf[-1]) for word in words]
+        rarest = [max([idf[piece] for piece in self._word_pieces(word)], default=idf[-1]) for word in words]
         return np.array(rarest, dtype=np.float32)
 
     def embed(self, texts: Sequence[str]) -> Floats:
@@ -243,6 +243,10 @@ class WordPieceTable:
             found.append(known[word[place:end]])
             place = end
         return tuple(found)
+
+    def _word_pieces(self, word: str) -> tuple[int, ...]:
+        """Like `pieces`. Numbers are not cached: requests seldom share them."""
+        return self._find(word) if word.isdigit() else self._memo(word)
 
     def _sum(self, pieces: tuple[int, ...]) -> Floats:
         """Add up rows. A matrix product is the fastest way when there are many."""

@@ -16,7 +16,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
