@@ -84,6 +84,8 @@ def markdown(kept: Figures) -> str:
         parts.append(_everyday(kept))
     if kept.get("languages"):
         parts += [_languages(kept, part) for part in PARTS]
+    if kept.get("past"):
+        parts.append(_past(kept))
     if "speed" in kept:
         parts += [_times(kept), _builds(kept), _memory(kept), _added(kept)]
     return "\n\n".join(part for part in parts if part)
@@ -214,6 +216,21 @@ def _by_kind(kept: Figures, name: str) -> str:
 def _kind(cell: Figures) -> str:
     low, high = cell["interval"]["ndcg@10"]
     return f"{_triple(cell)} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _past(kept: Figures) -> str:
+    cases = kept["past"]
+    head = ["requests as the past", *cases]
+    rows = []
+    for name in next(iter(cases.values())):
+        cells = [cells[name] for cells in cases.values()]
+        rows.append(
+            [name, *(f"{100 * (one['with'] - one['without']):+.1f} ({100 * one['tools']:.0f} %)" for one in cells)]
+        )
+    means = [mean(100 * (one["with"] - one["without"]) for one in cells.values()) for cells in cases.values()]
+    rows.append(["**mean**", *(f"**{value:+.2f}**" for value in means)])
+    intro = "What past requests add to nDCG@10, x100, and the share of tools that have a past:"
+    return f"{intro}\n\n{table(head, rows)}"
 
 
 def _languages(kept: Figures, part: str) -> str:

@@ -210,6 +210,8 @@ class App(ToolDecorator, ServableApp):
         async with anyio.create_task_group() as group:
             await group.start(self.gateway.refresher.run)
             await group.start(self.changes.run)
+            if self.settings.gateway.past_requests is not None:
+                await group.start(self.gateway.past.run)
             group.start_soon(watch_always_visible, self.gateway.refresher, self.settings.surfaces.always_visible)
             group.start_soon(self.stored.keep_checked)
             if self.settings.script_folder is not None:
@@ -393,6 +395,13 @@ class App(ToolDecorator, ServableApp):
         return await self._in_app_loop(
             lambda: self.scripts.run(asker, source, language=language, arguments=arguments, read_only=read_only)
         )
+
+    async def forget_requests(self, tenant: str | None = None, tool_id: str | None = None) -> int:
+        """Forget the past requests of a tenant, or those of one tool; return how many tools had any.
+
+        `tenant` is None for callers without one. Raises `StateUnavailable` if the state file cannot be written.
+        """
+        return await self._in_app_loop(lambda: self.gateway.past.forget(tenant, tool_id))
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Return the status of each server, and of each provider that failed or has rejected tools, by name."""

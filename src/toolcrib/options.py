@@ -8,7 +8,7 @@ from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
-from toolcrib.search.options import SearchOptions
+from toolcrib.search.options import PastOptions, SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import LocalOptions
 from toolcrib.state.options import StateOptions
@@ -25,6 +25,7 @@ __all__ = [
     "HttpOptions",
     "Limits",
     "LocalOptions",
+    "PastOptions",
     "RateOptions",
     "RetryOptions",
     "SandboxOptions",

@@ -10,6 +10,8 @@ import anyio
 import pytest
 from tests.cli.conftest import Ran, toolbox
 
+from toolcrib.gateway.past import saved_table
+from toolcrib.search.past import PastRequests
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import StateCodec
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
@@ -125,3 +127,28 @@ def test_the_tools_of_a_server_are_kept_by_any_verb_that_starts_it_and_can_be_cl
     assert (kept["server"], kept["tools"]) == ("box", 4)
     assert command("state", "clear", "box", "--config", config).out == "Deleted 1 value.\n"
     assert command("state", "--json", "--config", config).json["catalogs"] == []
+
+
+def test_past_requests_of_a_tool_a_tenant_or_all_can_be_forgotten(command: Command, config: Path) -> None:
+    path = config.parent / "kept" / "state.sqlite"
+
+    async def fill() -> None:
+        async with SqliteStore(path) as store:
+            past = PastRequests().with_request("secret wake", "ops:shifts").with_request("secret read", "files:read")
+            for key in ("null", '"acme"'):
+                await saved_table(store).set(key, past)
+
+    anyio.run(fill)
+
+    def forget(*words: str) -> int:
+        forgotten: int = command("state", "forget", *words, "--json", "--config", config).json["forgotten"]
+        return forgotten
+
+    assert forget("ops:shifts") == 1
+    assert command("state", "forget", "ops:shifts", "--config", config).code == 4
+    assert forget("files:read", "--tenant", "acme") == 1
+    assert forget() == 1
+    assert forget() == 0
+    ran = command("state", "forget", "--tenant", "acme", "--config", config)
+    assert ran.out == "Forgot the past requests of 1 tool.\n"
+    assert command("state", "show", "--tenant", "acme", "--config", config).code == 2

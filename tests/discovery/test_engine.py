@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.discovery.support import toolbox
 
-from toolcrib.discovery import SearchResult, ToolSearchEngine
+from toolcrib.discovery import PastRequests, SearchResult, ToolSearchEngine
 from toolcrib.errors import AmbiguousName, InvalidRequest
 from toolcrib.search.options import Scorer, SearchOptions
 
@@ -21,6 +21,26 @@ def make(*tools: Any, **more: Any) -> ToolSearchEngine[Any]:
     engine: ToolSearchEngine[Any] = ToolSearchEngine(**more)
     engine.set_tools(tools or toolbox())
     return engine
+
+
+def test_recorded_requests_lead_to_the_tool_that_was_used_and_can_be_saved() -> None:
+    engine = make(*DICTS, past=PastRequests())
+    assert [found.name for found in engine.search("zyzzyva tonight")] == []
+    for _ in range(5):
+        engine.record_request("zyzzyva tonight", "createInvoice")
+    first = engine.search("zyzzyva tonight")[0]
+    assert first.name == "create_invoice"
+    assert "past requests:'tonight'" in first.match_reasons
+    assert engine.past is not None
+    restored = make(*DICTS, past=PastRequests.from_dict(engine.past.to_dict()))
+    assert restored.search("zyzzyva tonight")[0].score == first.score
+
+
+def test_an_engine_without_a_past_keeps_no_requests() -> None:
+    engine = make(*DICTS)
+    engine.record_request("zyzzyva tonight", "create_invoice")
+    assert engine.past is None
+    assert engine.search("zyzzyva tonight") == []
 
 
 def test_a_spelling_never_leaves_the_namespace_it_names() -> None:

@@ -11,7 +11,7 @@ import pytest
 from toolcrib.app import App
 from toolcrib.errors import ExecutionFailed, SettingsError
 from toolcrib.gateway.options import GatewayOptions, SessionOptions
-from toolcrib.search.options import SearchOptions
+from toolcrib.search.options import PastOptions, SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import LocalOptions, Settings
@@ -228,6 +228,16 @@ async def test_the_functions_of_an_app_obey_the_settings(loading: Loading) -> No
 @pytest.mark.parametrize("key", ["sprint", "userStory", "k8s", "point of interest"])
 def test_a_synonym_keeps_its_spelling(loading: Loading, key: str) -> None:
     assert loading(own(search={"synonyms": {key: ["x"]}})).gateway.synonyms == ((key, ("x",)),)
+
+
+def test_past_requests_are_remembered_on_demand_only(loading: Loading) -> None:
+    def past(value: object) -> object:
+        return loading(own(search={"pastRequests": value})).gateway.past_requests
+
+    assert loading(own()).gateway.past_requests is None
+    assert past(False) is None
+    assert past(True) == PastOptions()
+    assert past({"tools": 20, "words": 5}) == PastOptions(tools=20, words=5)
 
 
 def test_a_cache_may_lie_anywhere(loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

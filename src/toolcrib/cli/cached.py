@@ -18,6 +18,7 @@ from toolcrib.cli.render import check_server, print_description, print_failing, 
 from toolcrib.errors import ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot
 from toolcrib.gateway.view import View, ViewCache
@@ -27,6 +28,7 @@ from toolcrib.schema import example
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer
+from toolcrib.search.past import PastRequests
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import make_store
@@ -61,6 +63,8 @@ class CachedServers:
     settings: Settings
     offers: tuple[ProviderTools, ...]
     statuses: tuple[ServerStatus, ...]
+    past: PastRequests | None = None
+    """The past requests of local callers."""
 
     def view(self, *, to_search: bool) -> View:
         """What a local caller sees. Only a view that is made to be searched has an index."""
@@ -117,6 +121,7 @@ def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *,
         replace(request, group=request.group or settings.gateway.group),
         options,
         lexicon=Lexicon.default().with_pairs(synonyms) if synonyms else None,
+        past=cached.past,
     )
     missing = unavailable_servers(statuses, request.filters)
     print_search(
@@ -158,8 +163,10 @@ def read_cached(settings: Settings) -> CachedServers | None:
     if by_itself or broken or settings.script_folder is not None or state is None or not state.is_file():
         return None
     try:
-        catalogs = zip(settings.servers, anyio.run(_read_catalogs, settings), strict=True)
-        return _cached_servers(settings, [(server, catalog, _tools(server, catalog)) for server, catalog in catalogs])
+        catalogs, past = anyio.run(_read_state, settings)
+        known = zip(settings.servers, catalogs, strict=True)
+        cached = _cached_servers(settings, [(server, catalog, _tools(server, catalog)) for server, catalog in known])
+        return replace(cached, past=past)
     except _Unknown:
         return None
 
@@ -176,11 +183,13 @@ def _cached_servers(
     return CachedServers(settings, tuple(offers), tuple(sorted(statuses, key=lambda status: status.name)))
 
 
-async def _read_catalogs(settings: Settings) -> list[StoredCatalog | None]:
-    """The catalog of each server; None for one that cannot be started, or hung."""
+async def _read_state(settings: Settings) -> tuple[list[StoredCatalog | None], PastRequests | None]:
+    """The catalog of each server, None for one that cannot be started, or hung; and the past of local callers."""
     async with make_store(settings.state) as store:
         cache = CatalogCache(store)
-        return [await _read_catalog(cache, server) for server in settings.servers]
+        catalogs = [await _read_catalog(cache, server) for server in settings.servers]
+        past = PastRecorder(settings.gateway.past_requests, store, sessions=1)
+        return catalogs, await past.of(Context(caller=LOCAL))
 
 
 async def _read_catalog(cache: CatalogCache, server: ServerOptions) -> StoredCatalog | None:

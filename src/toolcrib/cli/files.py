@@ -275,11 +275,11 @@ class FileSearch:
         """A model with an embedder embeds all tools here."""
         self.file = file
         self.options = options
-        self._index = Index.build(file.tools, options=options, model=model)
+        self.index = Index.build(file.tools, options=options, model=model)
 
     def search(self, request: SearchRequest) -> SearchReply:
         """Search; similar and nearest tools are named by the ids of their rows."""
-        reply = search(self._index, request, options=self.options)
+        reply = search(self.index, request, options=self.options)
         hits = tuple(replace(hit, similar=self.file.ids_of(hit.similar)) for hit in reply.hits)
         return replace(reply, hits=hits, nearest=self.file.ids_of(reply.nearest))
 
@@ -290,7 +290,7 @@ class FileSearch:
     def answer(self, text: str, options: SearchOptions | None = None) -> ShownAnswer:
         """The ids of the first ten hits, best first, and which of them are not weak."""
         request = SearchRequest(queries=(text,), limit=DEPTH, detail="summary")
-        hits = search(self._index, request, options=options or self.options).hits
+        hits = search(self.index, request, options=options or self.options).hits
         return ShownAnswer(
             shown=tuple(self.file.id_of(hit.tool) for hit in hits),
             sure=tuple(self.file.id_of(hit.tool) for hit in hits if not hit.weak),

@@ -407,8 +407,9 @@ def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
 
 
 @app.command()
-@click.argument("action", type=click.Choice(("show", "clear")), default="show", metavar="[show|clear]")
-@click.argument("name", required=False, metavar="[TABLE|SERVER]")
+@click.argument("action", type=click.Choice(("show", "clear", "forget")), default="show", metavar="[show|clear|forget]")
+@click.argument("name", required=False, metavar="[TABLE|SERVER|TOOL]")
+@click.option("--tenant", metavar="NAME", help="The tenant whose requests to forget, instead of callers without one.")
 @click.option(
     "--config",
     "-c",
@@ -417,17 +418,22 @@ def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
     help="The settings file that says where.",
 )
 @reports()
-def state(*, action: str, name: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
+def state(
+    *, action: str, name: str | None, tenant: str | None, config: Path | None, as_json: bool, debug: bool
+) -> None:
     """Show what is kept across restarts, or clear it: all of it, one table, or the catalogs of one server.
 
-    Without a settings file, the default state file is used. No server is started, and values are never shown.
+    forget deletes the words of past requests, of all tools or of one. Without a settings file, the default state file
+    is used. No server is started, and values are never shown.
     """
-    from toolcrib.cli.state import clear_state, show_state
+    from toolcrib.cli.state import clear_state, forget_requests, show_state
     from toolcrib.settings.loader import load_settings
     from toolcrib.state.options import StateOptions, default_state_file
 
     if name is not None and action == "show":
         raise UsageError("show takes no name.", hint=f"To clear it: toolcrib state clear {name}")
+    if tenant is not None and action != "forget":
+        raise UsageError("Only forget takes --tenant.")
     try:
         options = load_settings(config).state
     except SettingsError as error:
@@ -436,6 +442,8 @@ def state(*, action: str, name: str | None, config: Path | None, as_json: bool, 
         options = StateOptions(path=default_state_file())
     if action == "show":
         show_state(options, as_json=as_json)
+    elif action == "forget":
+        forget_requests(options, name, tenant, as_json=as_json)
     else:
         clear_state(options, name, as_json=as_json)
 

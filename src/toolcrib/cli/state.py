@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +83,30 @@ def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> No
         echo_json({"deleted": deleted})
     else:
         echo(_IN_MEMORY if options.path is None else f"Deleted {pluralize(deleted, 'value')}.")
+
+
+def forget_requests(options: StateOptions, tool: str | None, tenant: str | None, *, as_json: bool) -> None:
+    """Forget the past requests of a tenant, or those of one of its tools. Raises `NotFound` if it has none."""
+    forgotten = 0
+    if options.path is not None and _file_size(options.path):
+        forgotten = anyio.run(_forget, options.path, tenant, tool)
+    if not forgotten and tool is not None:
+        raise NotFound(
+            f"No past requests of {tool} are kept.",
+            hint="Give a tool by its id, such as git:log, and with --tenant its tenant; "
+            "`toolcrib search --explain` shows what the past adds.",
+        )
+    if as_json:
+        echo_json({"forgotten": forgotten})
+    else:
+        echo(_IN_MEMORY if options.path is None else f"Forgot the past requests of {pluralize(forgotten, 'tool')}.")
+
+
+async def _forget(path: Path, tenant: str | None, tool: str | None) -> int:
+    past = import_module("toolcrib.gateway.past")  # which loads the search
+    async with SqliteStore(path) as store:
+        forgotten: int = await past.forget_saved(past.saved_table(store), tenant, tool)
+        return forgotten
 
 
 async def _contents(path: Path) -> tuple[Sequence[TableOverview], list[SavedCatalog]]:

@@ -16,6 +16,7 @@ _HOMES: Final = {
     "GuardOptions": "guards",
     "HostToolOptions": "provider",
     "MetaTools": "meta_tools",
+    "PastRequests": "engine",
     "SearchResult": "results",
     "SearchableTool": "tool_reader",
     "Session": "session",

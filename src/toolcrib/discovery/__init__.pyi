@@ -1,4 +1,5 @@
 from toolcrib.discovery.engine import (
+    PastRequests,
     ToolSearchEngine,
     expand_with_synonyms,
     extract_keywords,
@@ -21,6 +22,7 @@ __all__ = [
     "GuardOptions",
     "HostToolOptions",
     "MetaTools",
+    "PastRequests",
     "SearchResult",
     "SearchableTool",
     "Session",

@@ -22,6 +22,7 @@ from toolcrib.search.engine import search
 from toolcrib.search.index import IndexView
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.search.past import PastRequests as PastRequests  # noqa: PLC0414 - for users of this package
 from toolcrib.search.scorers.points import keywords, popular_tools
 from toolcrib.search.text import TOKEN, parse_query, split_identifier, split_words
 from toolcrib.types import Hit, Rejected, SearchRequest, Tool
@@ -78,6 +79,7 @@ class ToolSearchEngine(Generic[T]):
         options: SearchOptions | None = None,
         lexicon: Lexicon | None = None,
         session: Session | None = None,
+        past: PastRequests | None = None,
         name_of: Callable[[T], str] = default_name,
         namespace_of: Callable[[T], str] = default_namespace,
     ) -> None:
@@ -85,8 +87,10 @@ class ToolSearchEngine(Generic[T]):
 
         Scorers: `hybrid`, ours, with scores from 0 to 1, and no results if nothing matches; `points`, with the figures
         of the reference document, and popular tools if nothing matches; `tiers` and `bm25`, 0 to 1, for which words
-        without a match are replaced by corrections and synonyms. `name_of` and `namespace_of` read names from tools
-        whose attributes are called otherwise. Raises `InvalidRequest` for an unknown scorer.
+        without a match are replaced by corrections and synonyms. With `past`, which may be empty, `hybrid` also finds
+        tools by the requests that `record_request` adds to it; without it, they are not kept. `name_of` and
+        `namespace_of` read names from tools whose attributes are called otherwise. Raises
+        `InvalidRequest` for an unknown scorer.
         """
         if scorer not in get_args(Scorer):
             raise InvalidRequest(
@@ -94,6 +98,8 @@ class ToolSearchEngine(Generic[T]):
             )
         self.scorer: Scorer = scorer
         self.session = session or Session()
+        self.past = past
+        """The requests after which tools were used; None if none are kept. Save it with `to_dict`."""
         self._options = replace(options or DEFAULTS, scorer=scorer)
         self._lexicon = lexicon
         self._reader: ToolReader[T] = ToolReader(name_of=name_of, namespace_of=namespace_of)
@@ -193,6 +199,15 @@ class ToolSearchEngine(Generic[T]):
         """Record the use of a tool, by its name in any spelling. Failures lower what successes have earned."""
         self.session.record(self._current.id_of(tool_name), success)
 
+    def record_request(self, query: str, tool_name: str) -> None:
+        """Record a request after which a tool was used with success, if the engine has a `past`.
+
+        The tool is named in any spelling. Only words of the request are kept, without names, quotations and numbers.
+        """
+        if self.past is not None:
+            with self._lock:
+                self.past = self.past.with_request(query, self._current.id_of(tool_name))
+
     def advance_turn(self) -> None:
         """Begin the user's next request."""
         self.session.advance_turn()
@@ -249,7 +264,7 @@ class ToolSearchEngine(Generic[T]):
         self, query: str, toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Mapping[str, float]
     ) -> tuple[Sequence[Hit], dict[str, str]]:
         request = SearchRequest(queries=(query,), limit=limit, detail="summary")
-        reply = search(toolset.index, request, options=options, lexicon=self._lexicon, boosts=boosts)
+        reply = search(toolset.index, request, options=options, lexicon=self._lexicon, boosts=boosts, past=self.past)
         if self.scorer not in {"tiers", "bm25"} or not reply.unmatched:
             return reply.hits, {}
         lexicon = self._lexicon or Lexicon.points()

@@ -24,6 +24,7 @@ from toolcrib.errors import (
 from toolcrib.gateway.embedding import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merge_hits
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
@@ -156,6 +157,8 @@ class Gateway:
         )
         """Prompts and resources of the servers."""
         self.sessions = Sessions(self.options.sessions, self.state)
+        self.past = PastRecorder(self.options.past_requests, self.state, sessions=self.options.sessions.sessions)
+        """Past requests of each tenant; run `past.run` in a task group to save them in the background."""
         self.result_shapes = ResultShapes(self.state)
         self.gateway_id = gateway_id
         self.exclusions: ExclusionReasons = no_exclusions
@@ -228,6 +231,7 @@ class Gateway:
                     "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
                 )
             reply = await self._search(ctx, view, request, complete=not missing)
+            await self.past.searched(ctx, request.queries, reply.hits)
             asked = await self.federation.search(ctx, view, request)
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
@@ -251,6 +255,7 @@ class Gateway:
             lexicon=self._lexicon,
             boosts=boosts,
             embedded=asked.vectors,
+            past=await self.past.of(ctx),
             complete=complete,
         )
         note = ""
@@ -359,6 +364,8 @@ class Gateway:
     async def _record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
         """Record a complete result: in the session, its shape, and whether it has the promised structured content."""
         await self.sessions.record(ctx, tool.id, success=not result.is_error)
+        if not result.is_error and self._is_shared(tool):
+            await self.past.called(ctx, tool.id)
         if self.result_shapes.enabled:
             await self.result_shapes.record(ctx, tool, result)
         if tool.output_schema is None or result.is_error or result.structured is not None:

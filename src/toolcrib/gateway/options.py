@@ -5,7 +5,7 @@ from pathlib import Path
 
 from toolcrib.middleware.options import CallOptions
 from toolcrib.ranges import Count, Seconds
-from toolcrib.search.options import SearchOptions
+from toolcrib.search.options import PastOptions, SearchOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class GatewayOptions:
     """The middleware around every call."""
     sessions: SessionOptions = field(default_factory=SessionOptions)
     """What is remembered of sessions."""
+    past_requests: PastOptions | None = None
+    """How much is remembered of requests after which a tool was called with success; None remembers nothing."""
     synonyms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Additional synonyms: words, each with those that may replace it."""
     embedder: str = "static"

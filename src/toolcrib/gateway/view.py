@@ -24,6 +24,7 @@ from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.past import PastRequests
 from toolcrib.search.vectors import Floats
 from toolcrib.types import Action, Caller, Decision, Filters, Key, Policy, SearchReply, SearchRequest, Tool
 
@@ -160,12 +161,14 @@ class View:
         lexicon: Lexicon | None = None,
         boosts: Mapping[str, float] | None = None,
         embedded: Mapping[str, Floats] | None = None,
+        past: PastRequests | None = None,
         complete: bool = True,
     ) -> SearchReply:
         """Search the view; the gateway adds the servers to the reply.
 
         `boosts` maps ids of tools to the factor by which their odds are raised, 1 or more; `embedded` has the vectors
-        of `request_texts`. Where the snapshot is not `complete`, the reply does not say that nothing fits.
+        of `request_texts`; `past` has the requests of the caller's tenant. Where the snapshot is not `complete`, the
+        reply does not say that nothing fits.
         """
         return search(
             self.snapshot.index,
@@ -176,6 +179,7 @@ class View:
             lexicon=lexicon,
             boosts=boosts,
             embedded=embedded,
+            past=past,
             complete=complete,
         )
 

@@ -16,6 +16,7 @@ from toolcrib.search.index import Bools, Index, IndexView, SegmentView
 from toolcrib.search.lexical import match_terms
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Field, Scorer, SearchOptions
+from toolcrib.search.past import PastRequests
 from toolcrib.search.ranking import RankedTool, Ranking, group_duplicates, rank, rescore
 from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction
@@ -40,6 +41,7 @@ def search(
     lexicon: Lexicon | None = None,
     boosts: Mapping[str, float] | None = None,
     embedded: Mapping[str, Floats] | None = None,
+    past: PastRequests | None = None,
     complete: bool = True,
 ) -> SearchReply:
     """Search for the tools that fit each query, best first. A query without words lists all tools by id, with score 0.
@@ -47,7 +49,8 @@ def search(
     Only the tools that the mask shows and those of the overlay exist for the search, in its results and in the
     statistics of words. Filters narrow the results, not the statistics. `boosts` maps ids of tools to multipliers of
     their odds, 1 or more. `embedded` has the vectors of `request_texts`; a query without one is compared without the
-    embedder, and None computes them here. Where the index is not `complete`, the note does not say that nothing fits.
+    embedder, and None computes them here. `past` has the requests after which tools were used; only the default
+    ranking reads it. Where the index is not `complete`, the note does not say that nothing fits.
     `total` is the sum over the queries. Limits out of range are clamped.
     Raises `ValueError` for a mask of the wrong length, and for an overlay built with another embedder.
     """
@@ -55,7 +58,8 @@ def search(
     view = index.view(mask, overlay)
     limit = max(1, min(options.default_limit if request.limit is None else request.limit, options.max_limit))
     allowed = _allowed_tools(view, request.filters)
-    task = SearchTask(view, allowed, limit, request, options, lexicon or Lexicon.default(), boosts or {}, embedded)
+    lexicon = lexicon or Lexicon.default()
+    task = SearchTask(view, allowed, limit, request, options, lexicon, boosts or {}, embedded, past)
     queries = request.queries[: options.max_queries]
     answers = [_answer(task, text, place) for place, text in enumerate(queries)]
     return SearchReply(
@@ -118,6 +122,7 @@ class SearchTask:
     lexicon: Lexicon
     boosts: Mapping[str, float]
     embedded: Mapping[str, Floats] | None
+    past: PastRequests | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +224,17 @@ class _Reading(NamedTuple):
 def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:
     options = task.options
     readings = [*_readings(task, query)]
-    best = max(readings, key=lambda reading: reading.ranking.probability).ranking
+    reading = max(readings, key=lambda reading: reading.ranking.probability)
+    best, unmatched = reading.ranking, reading.ranking.unmatched(reading.query)
     if not best.tools or (best.probability < options.nothing_below and not best.meaning.unread):
-        return _answer_nothing(task, query, place, best.match.unmatched)
+        return _answer_nothing(task, query, place, unmatched)
     found = [pair for reading in readings for pair in _hybrid_hits(task, reading, place)]
     if len(readings) > 1:
         found = _merge_hits(found, best.tools[0], options)[: _wanted_count(task)]
     hits = _group_hits(task, [where for where, _ in found], [hit for _, hit in found])
     is_short = task.request.limit is None and best.probability < options.short_below
     total = max(reading.ranking.total for reading in readings)
-    return QueryAnswer(hits[: options.short_limit] if is_short else hits, total, best.match.unmatched)
+    return QueryAnswer(hits[: options.short_limit] if is_short else hits, total, unmatched)
 
 
 def _readings(task: SearchTask, query: ParsedQuery) -> Iterator[_Reading]:
@@ -243,7 +249,8 @@ def _readings(task: SearchTask, query: ParsedQuery) -> Iterator[_Reading]:
 
 def _rank(task: SearchTask, query: ParsedQuery) -> Ranking:
     limit = _wanted_count(task)
-    return rank(task.view, query, limit, task.allowed, task.options, task.lexicon, task.boosts, task.embedded)
+    more = task.lexicon, task.boosts, task.embedded
+    return rank(task.view, query, limit, task.allowed, task.options, *more, past=task.past)
 
 
 _FoundHit = tuple[tuple[int, int], Hit]

@@ -91,6 +91,8 @@ def matched_words(query: ParsedQuery, ranking: Ranking) -> list[tuple[str, ...]]
         for item in match.names:
             if position in item.expansions[0].tools[number]:
                 places.update(item.term.word_range)
+        if ranking.past is not None:
+            places.update(place for term, _ in ranking.past.gains(number, position) for place in term.word_range)
         found.append(tuple([query.words[place] for place in sorted(places)]))
     return found
 
@@ -152,7 +154,7 @@ def score_parts(hit: RankedTool, ranking: Ranking, options: SearchOptions) -> tu
     parts = [
         ScorePart(name, value, getattr(ranking.weights, name))
         for name, value in zip(SIGNALS, signals, strict=True)
-        if name != "embedding" or ranking.meaning.embedded is not None
+        if (name != "embedding" or ranking.meaning.embedded is not None) and (name != "past" or ranking.past)
     ]
     if hit.boost:
         parts.append(ScorePart("use", hit.boost, 1.0))
@@ -180,6 +182,7 @@ class _PartHits:
         self.query = query
         self.match = ranking.match
         self.meaning = ranking.meaning
+        self.past = ranking.past
         self.explanations = explanations
         """One per hit, like the rows of the arrays below."""
         self.positions = candidates.positions[rows]
@@ -302,6 +305,14 @@ def _explain_names(part: _PartHits, name: str, weight: float) -> None:
                 part.explanations[tool].add(item.term.typed, "name", "exact", "", weight)
 
 
+def _explain_past(part: _PartHits, name: str, weight: float) -> None:
+    """Explain which words the past requests of a tool have."""
+    rows = zip(part.explanations, part.positions.tolist(), part.values(name), strict=True)
+    for explanation, position, value in rows:
+        for term, share in () if part.past is None else part.past.gains(part.number, position):
+            explanation.add(term.typed, "past requests", "exact", "", weight * value * share)
+
+
 _EXPLAINERS: Mapping[str, Callable[[_PartHits, str, float], None]] = {
     "coverage": _explain_coverage,
     "name": _explain_slots,
@@ -315,6 +326,7 @@ _EXPLAINERS: Mapping[str, Callable[[_PartHits, str, float], None]] = {
     "literal": _explain_literals,
     "verb": _explain_verb,
     "object": _explain_object,
+    "past": _explain_past,
 }
 """How each signal is explained. One that is not here is a reason by its own name.
 

@@ -207,7 +207,7 @@ def match_terms(
             unknown.append(term)
     matched += typed.values()
     rarest = idf(view.count, 0)
-    unknown_idf = rarest * sum(map(_unknown_weight, unknown))
+    unknown_idf = rarest * sum(map(unknown_weight, unknown))
     names = _match_names(view, query)
     scores, postings = _score(view, matched, names)
     return LexicalMatch(
@@ -223,7 +223,7 @@ def match_terms(
     )
 
 
-def _unknown_weight(term: QueryTerm) -> float:
+def unknown_weight(term: QueryTerm) -> float:
     """What an unknown word counts in the coverage; a word with a digit, such as a number, counts nothing."""
     if any(map(str.isdigit, term.surface)):
         return 0.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
+from toolcrib.ranges import Count
 from toolcrib.search.lexicon import Lexicon
 
 Scorer = Literal["hybrid", "tiers", "bm25", "points"]
@@ -86,6 +87,8 @@ class SignalWeights:
     """For a name written as one token, `createIssue`: it can only be a name. Set by hand."""
     embedding: float = 0.0
     """For the cosine of an embedder."""
+    past: float = 20.0
+    """For past requests. Source: `bench/retrieval`, with half the requests of each development set as the past."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +233,18 @@ class ScorerOptions:
 
 
 DEFAULT_SCORERS = ScorerOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastOptions:
+    """How much of past requests is remembered."""
+
+    tools: Count = 500
+    """Tools of each tenant that have a past; the one called least recently is forgotten first."""
+    words: Count = 48
+    """Words of each tool; the rarest are forgotten first."""
+    tenants: Count = 1_000
+    """Tenants; the one that searched least recently is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from toolcrib.search.index import Bools, IndexView
 from toolcrib.search.lexical import LexicalMatch, match_terms
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Calibration, SearchOptions, SignalWeights
+from toolcrib.search.past import PastMatch, PastRequests
 from toolcrib.search.signals import SIGNALS, CandidateSignals, QueryMeaning, compute_signals, is_among, read_meaning
 from toolcrib.search.text import ParsedQuery
 from toolcrib.search.vectors import QueryVectors as Vectors
@@ -71,6 +72,13 @@ class Ranking:
     """For each part."""
     weights: SignalWeights
     """The weights of the signals in `raw`."""
+    past: PastMatch | None = None
+    """What the query has in common with past requests; None for nothing."""
+
+    def unmatched(self, query: ParsedQuery) -> tuple[str, ...]:
+        """The words of the query that match nothing: neither a tool nor its past."""
+        words = self.match.unmatched
+        return words if self.past is None else self.past.unmatched(query, words)
 
     def places(self) -> list[tuple[int, int]]:
         """Part and position of each tool that was found."""
@@ -86,18 +94,21 @@ def rank(
     lexicon: Lexicon,
     boosts: Mapping[str, float] | None = None,
     embedded: Mapping[str, Floats] | None = None,
+    *,
+    past: PastRequests | None = None,
 ) -> Ranking:
     """Rank the allowed tools of each part, which must be visible ones.
 
     `boosts` maps ids of tools to multipliers of their odds, 1 or more; `embedded` maps texts to the vectors of an
-    embedder, as in `read_meaning`.
+    embedder, as in `read_meaning`; `past` has the requests after which tools were used.
     """
     model = view.parts[0].segment.model
     match = match_terms(view, query, model.table, lexicon, options)
     meaning = read_meaning(query, match, model, lexicon, options, embedded)
-    chosen = select_candidates(view, match, meaning, allowed, max(options.candidates, limit), options)
+    asked = None if past is None else past.match(view, query, match)
+    chosen = select_candidates(view, match, meaning, allowed, max(options.candidates, limit), options, asked)
     candidates = tuple(
-        compute_signals(part, number, match, query, meaning, positions)
+        compute_signals(part, number, match, query, meaning, positions, asked)
         for number, (part, positions) in enumerate(zip(view.parts, chosen.positions, strict=True))
     )
     weights, calibration = options.weights, options.calibration
@@ -105,12 +116,13 @@ def rank(
         weights, calibration = options.embedding_weights, options.embedding_calibration
     order = _order(view, candidates, meaning, weights, options.same_need, boosts or {})
     if not order.places:
-        return Ranking((), 0, 0.0, match, meaning, candidates, weights)
+        return Ranking((), 0, 0.0, match, meaning, candidates, weights, asked)
     # Boosts move tools up, but lower no other tool's score.
     unmoved = _order(view, candidates, meaning, weights, options.same_need, {}) if order.boost else order
     probability = _probability(view, unmoved, candidates, calibration)
     found = _calibrate(order, limit, probability, unmoved.raw[unmoved.places[0]], calibration)
-    return Ranking(found, max(chosen.total, len(order.places)), probability, match, meaning, candidates, weights)
+    total = max(chosen.total, len(order.places))
+    return Ranking(found, total, probability, match, meaning, candidates, weights, asked)
 
 
 @lru_cache(maxsize=64)
@@ -272,10 +284,12 @@ def select_candidates(
     allowed: Sequence[Bools],
     count: int,
     options: SearchOptions,
+    past: PastMatch | None = None,
 ) -> Candidates:
     """Select the allowed tools with the highest `lexical / max(lexical) + 1.3 * cosine`, and up to 256 named ones.
 
-    With an embedder, as many tools that are nearest to the query by its vectors are added. Among many tools the cosine
+    With an embedder, as many tools that are nearest to the query by its vectors are added, and so are those whose past
+    requests fit best. Among many tools the cosine
     is estimated from sketches, and computed exactly only for the best.
     Source of the formula: the prototype, which compared it with reciprocal rank fusion and others.
     """
@@ -300,6 +314,8 @@ def select_candidates(
     if meaning.embedded is not None:
         nearest = _nearest_embedded(view, meaning.embedded, allowed, count)
         best = [_union(at, more) for at, more in zip(best, nearest, strict=True)]
+    if past is not None:
+        best = [_union(at, more) for at, more in zip(best, past.best(allowed, count), strict=True)]
     total = sum(
         int(np.count_nonzero(score if part.is_whole and passes is part.visible else score[passes]))
         for part, score, passes in zip(view.parts, match.scores, allowed, strict=True)

@@ -20,6 +20,7 @@ from toolcrib.search.intent import Intent, read_intent
 from toolcrib.search.lexical import CandidateRows, LexicalMatch
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions, SignalWeights
+from toolcrib.search.past import PastMatch
 from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, is_unspaced, stem
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.search.vectors import quantize_query as vectors_of
@@ -182,7 +183,13 @@ class CandidateSignals:
 
 
 def compute_signals(
-    part: SegmentView, number: int, match: LexicalMatch, query: ParsedQuery, meaning: QueryMeaning, positions: Ints
+    part: SegmentView,
+    number: int,
+    match: LexicalMatch,
+    query: ParsedQuery,
+    meaning: QueryMeaning,
+    positions: Ints,
+    past: PastMatch | None = None,
 ) -> CandidateSignals:
     """Compute the signals of the tools at some positions of a part."""
     segment, count = part.segment, len(positions)
@@ -209,6 +216,8 @@ def compute_signals(
         for name in ("meaning", "topic"):
             guess = _MEANING_OF_COVERAGE * columns[_COLUMN["coverage"]] - columns[_COLUMN[name]]
             columns[_COLUMN[name]] += meaning.unread * np.maximum(guess, 0.0)
+    if past is not None:
+        columns[_COLUMN["past"]] = past.values(number, positions)
     slots = features.slots[positions]
     stems = segment.words.stems.take(slots)
     groups = [range(len(meaning.words)), *([meaning.objects] if meaning.objects else [])]

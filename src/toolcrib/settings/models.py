@@ -25,7 +25,7 @@ from toolcrib.middleware.options import (
 from toolcrib.ranges import Constraint, Count, Natural, Seconds, Share, whole_from
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
-from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.search.options import PastOptions, Scorer, SearchOptions
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.settings.options import LocalOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
@@ -81,6 +81,7 @@ class SearchTable(Table):
     default_limit: Count | None = None
     max_limit: Count | None = None
     synonyms: dict[str, Words] = Field(default_factory=dict)
+    past_requests: PastOptions | None = None
     embedder: NonEmpty | None = None
     embedder_cache: NonEmpty | None = None
     group: bool = False
@@ -282,7 +283,9 @@ class ToolcribTable(Table):
     def gateway(self, folder: Path) -> GatewayOptions:
         """How the gateway lists, searches and waits; `folder` is where relative paths begin."""
         search, waits = self.search.given(), self.timeouts.given("search_wait_s", "list_wait_s", "call_grace_s")
-        options: dict[str, Any] = {name: search[name] for name in ("embedder", "group", "page_size") if name in search}
+        options: dict[str, Any] = {
+            name: search[name] for name in ("embedder", "group", "page_size", "past_requests") if name in search
+        }
         if "embedder_cache" in search:
             options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()
         if "find_s" in self.timeouts.model_fields_set:

@@ -24,7 +24,7 @@ _CUTOFF: Final = 0.7
 NO_ALIASES: Final[Mapping[str, str]] = {}
 _FREE: Final = frozenset({"synonyms", "roles", "tool_rates", "env", "headers", "env_http_headers"})
 """Tables whose keys are the user's own words."""
-_SWITCHES: Final = frozenset({"breaker", "retry", "cache"})
+_SWITCHES: Final = frozenset({"breaker", "retry", "cache", "past_requests"})
 """Tables that `true` turns on as they are by default, and `false` turns off."""
 _FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
 _SECRETS: Final = frozenset({"tokens", "token", "approval_key", "env", "headers", "url", "server_url", "http_url"})
