@@ -31,6 +31,7 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
+from toolcrib.metrics import Metrics
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.providers.base import BackendSelector
 from toolcrib.providers.builder import ToolBuilder
@@ -48,6 +49,7 @@ from toolcrib.settings.reload import SettingsChange, compare
 from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
+from toolcrib.tracing import TRACING
 from toolcrib.types import (
     LOCAL,
     Authenticator,
@@ -126,6 +128,8 @@ class App(ToolDecorator, ServableApp):
             state=state or self._own_state,
             wait_indexed=self._wait_indexed,
         )
+        self.metrics = Metrics() if self.settings.telemetry.metrics else None
+        """The metrics of this app, if the settings serve them."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings
         self.gateway = Gateway(
@@ -135,10 +139,13 @@ class App(ToolDecorator, ServableApp):
             middleware=middleware,
             selector=selector,
             audit=audit,
+            observer=self.metrics,
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
             state=state or self._own_state,
         )
+        if self.metrics is not None:
+            self.metrics.show_state(self.statuses, self._catalog)
         self.scripts = make_script_runner(
             self.gateway,
             limits=self.settings.limits,
@@ -163,7 +170,12 @@ class App(ToolDecorator, ServableApp):
     @cached_property
     def server(self) -> Any:
         """The SDK's `Server`; untyped, because that type takes long to import."""
-        return lazy_module("handlers").make_server(self.facade, **self._identity, changes=self.changes)
+        return lazy_module("handlers").make_server(
+            self.facade,
+            **self._identity,
+            changes=self.changes,
+            observe=None if self.metrics is None else self.metrics.request_ended,
+        )
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
@@ -188,6 +200,7 @@ class App(ToolDecorator, ServableApp):
             await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())
             await stack.enter_async_context(self.scripts.engines)
+            await stack.enter_async_context(self._measuring(self._group))
             await self._check_required()
             await self._run_mounts(self._group)
         except BaseException:
@@ -230,6 +243,19 @@ class App(ToolDecorator, ServableApp):
         embedder, cached = await anyio.to_thread.run_sync(load_both, abandon_on_cancel=True)
         with cached:
             self.gateway.use_embedder(embedder, cached)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _measuring(self, group: anyio.abc.TaskGroup) -> AsyncIterator[None]:
+        """Serve the metrics, if the settings say where, and make spans if the program traces."""
+        TRACING.detect()
+        if self.metrics is None:
+            yield
+            return
+        host, _, port = self.settings.telemetry.metrics.rpartition(":")
+        with self.metrics.serve(host.strip("[]"), int(port)) as server:
+            self.metrics.port = server.port
+            group.start_soon(self.metrics.watch_loop)
             yield
 
     async def _wait_indexed(self) -> None:
@@ -402,6 +428,10 @@ class App(ToolDecorator, ServableApp):
         `tenant` is None for callers without one. Raises `StateUnavailable` if the state file cannot be written.
         """
         return await self._in_app_loop(lambda: self.gateway.past.forget(tenant, tool_id))
+
+    def _catalog(self) -> Sequence[Tool]:
+        """The tools of all callers."""
+        return self.gateway.refresher.snapshot.catalog.tools
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Return the status of each server, and of each provider that failed or has rejected tools, by name."""

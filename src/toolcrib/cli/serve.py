@@ -19,6 +19,7 @@ from toolcrib.errors import NotStarted, SettingsError
 from toolcrib.middleware.audit import AUDIT_LOGGER
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsWatcher
+from toolcrib.tracing import export_traces
 
 logger = logging.getLogger("toolcrib.serve")
 
@@ -110,6 +111,9 @@ def _run(
 
     # A closed terminal sends SIGHUP; service managers send it to have the settings read again.
     has_terminal = hasattr(signal, "SIGHUP") and sys.stderr.isatty()
+
+    if settings.telemetry.traces:
+        export_traces()
 
     async def main() -> None:
         stop = anyio.Event()

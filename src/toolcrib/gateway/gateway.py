@@ -4,9 +4,10 @@ Every method takes the request's `Context` first. A tool that the policy denies 
 A request that makes several calls, such as a script, makes them in a `nested_context`.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -46,7 +47,7 @@ from toolcrib.gateway.visibility import (
     unready_server,
     visible_servers,
 )
-from toolcrib.middleware.audit import AuditSink
+from toolcrib.middleware.audit import AuditSink, CallObserver
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.providers.base import BackendSelector, ProviderSource
@@ -58,6 +59,7 @@ from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.text import parse_query
 from toolcrib.search.vectors import Embedder
 from toolcrib.state.memory import MemoryStore
+from toolcrib.tracing import TRACING
 from toolcrib.types import (
     PATH_META,
     Action,
@@ -103,6 +105,13 @@ class ToolDescription:
     """Arguments that match the schema, ready to send."""
 
 
+class GatewayObserver(CallObserver, Protocol):
+    """Counts calls and searches."""
+
+    def search_ended(self, reply: SearchReply, duration_s: float) -> None:
+        """A search, not a list of everything, ended after `duration_s` seconds."""
+
+
 class Gateway:
     """Tools of all sources, for every caller."""
 
@@ -116,6 +125,7 @@ class Gateway:
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
+        observer: GatewayObserver | None = None,
         gateway_id: str = "",
         mask_errors: bool = False,
         state: StateStore | None = None,
@@ -125,14 +135,16 @@ class Gateway:
         Without `run`, the next request after a change polls the providers and waits. Without an embedder, meanings are
         compared with the built-in table. The embedder that the options name is not loaded here, because that takes
         time. `middleware` runs around every call, the first one outermost; `selector` orders the backends of a tool,
-        by default local functions first and remote servers last; `audit` gets an event for every call. `mask_errors`
-        hides the messages of providers' exceptions from callers. `state` keeps what several processes share, by
-        default in memory. `gateway_id` lets a search that comes back through other gateways find nothing.
+        by default local functions first and remote servers last; `audit` gets an event for every call,
+        and `observer` learns of every call and search. `mask_errors` hides the messages of providers' exceptions from
+        callers. `state` keeps what several processes share, by default in memory. `gateway_id` lets a search that
+        comes back through other gateways find nothing.
         """
         self.options = options or GatewayOptions()
         self.state: StateStore = state or MemoryStore()
         self.refresher = CatalogRefresher(sources, self.options)
         self._policy: Policy = policy or AllowAll()
+        self._observer = observer
         self._lexicon = Lexicon.default().with_pairs(self.options.synonyms) if self.options.synonyms else None
         self._embedder: RequestEmbedder | None = None
         if embedder is not None:
@@ -147,6 +159,7 @@ class Gateway:
             middleware=middleware,
             selector=selector,
             audit=audit,
+            observer=observer,
             mask_errors=mask_errors,
             state=self.state,
         )
@@ -221,6 +234,15 @@ class Gateway:
         """
         if self._is_own_request(ctx):
             return SearchReply()
+        started = time.monotonic()
+        with TRACING.search(len(request.queries)):
+            reply = await self._search_all(ctx, request)
+        if self._observer is not None and any(query.strip() for query in request.queries):
+            self._observer.search_ended(reply, time.monotonic() - started)
+        return reply
+
+    async def _search_all(self, ctx: Context, request: SearchRequest) -> SearchReply:
+        """Search the caller's view, and the providers that search by themselves."""
         await self.first_search.wait(ctx, request.filters.namespaces)
         view, failed = await self._view_and_failures(ctx)
         servers = unavailable_servers(self._servers(ctx, view), request.filters)

@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Protocol
 
 from toolcrib.errors import ToolcribError
 from toolcrib.middleware.fingerprint import canonical_json, digest, visible_chars
-from toolcrib.types import Call, CallNext, Context, ToolResult
+from toolcrib.types import Call, CallNext, Context, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +102,45 @@ def record_cache_hit() -> None:
     """Record that the call was answered from the cache."""
     if (record := CURRENT_RECORD.get()) is not None:
         record.cached = True
+
+
+class CallObserver(Protocol):
+    """Counts calls. Runs in the event loop, so it must not block, and it must not raise."""
+
+    def call_ended(self, tool: Tool | None, outcome: str, duration_s: float, record: AuditRecord | None) -> None:
+        """A call ended after `duration_s` seconds; `tool` is None if the caller sees no such tool."""
+
+
+class ObserverMiddleware:
+    """Reports the end of each call to an observer."""
+
+    def __init__(self, observer: CallObserver, clock: Callable[[], float], *, audited: bool) -> None:
+        """`clock` is monotonic, in seconds; `audited` is whether an `AuditMiddleware` is the layer outside of this."""
+        self._observer = observer
+        self._audited = audited
+        self._clock = clock
+
+    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        """Run the call and report how it ended."""
+        started, outcome = self._clock(), "cancelled"
+        record = CURRENT_RECORD.get() if self._audited else AuditRecord()
+        token = None if self._audited else CURRENT_RECORD.set(record)
+        try:
+            result = await call_next(ctx, call)
+            outcome = _outcome(result)
+        except Exception as error:
+            outcome = error.code if isinstance(error, ToolcribError) else "internal_error"
+            raise
+        else:
+            return result
+        finally:
+            if token is not None:
+                CURRENT_RECORD.reset(token)
+            self._observer.call_ended(call.tool, outcome, self._clock() - started, record)
+
+    def record_refused(self, error: ToolcribError) -> None:
+        """Report a call that was refused before it came this far."""
+        self._observer.call_ended(None, error.code, 0.0, None)
 
 
 async def record_attempt(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:

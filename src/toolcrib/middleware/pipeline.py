@@ -23,7 +23,15 @@ from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable,
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.approval import ApprovalMiddleware, ApprovalTokens
-from toolcrib.middleware.audit import AUDIT_LOGGER, AuditMiddleware, AuditSink, log_sink, record_attempt
+from toolcrib.middleware.audit import (
+    AUDIT_LOGGER,
+    AuditMiddleware,
+    AuditSink,
+    CallObserver,
+    ObserverMiddleware,
+    log_sink,
+    record_attempt,
+)
 from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
 from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.limits import DeadlineMiddleware, RateMiddleware, RetryMiddleware
@@ -31,6 +39,7 @@ from toolcrib.middleware.options import CallOptions
 from toolcrib.providers.base import Backend, BackendSelector, find_tool
 from toolcrib.providers.content import copy_json, to_result
 from toolcrib.state.memory import MemoryStore
+from toolcrib.tracing import TRACING
 from toolcrib.types import BackendKind, Call, CallMiddleware, CallNext, Context, Policy, StateStore, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
@@ -63,13 +72,14 @@ class CallPipeline:
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
+        observer: CallObserver | None = None,
         mask_errors: bool = False,
         state: StateStore | None = None,
     ) -> None:
         """The first middleware is the outermost. `mask_errors` hides the messages of exceptions from callers."""
         self._selector = selector
         self._mask_errors = mask_errors
-        self._stack = build_stack(options, policy=policy, extra=middleware, audit=audit, state=state)
+        self._stack = build_stack(options, policy=policy, extra=middleware, audit=audit, observer=observer, state=state)
         self._attempt = self._stack.around_attempt(self._call_backend)
         self._call_next = self._stack.around_call(self._try_backends)
 
@@ -88,7 +98,8 @@ class CallPipeline:
             raise
         call = RoutedCall(resolved.tool, arguments, _backend_name(backends[0], resolved.tool), backends)
         try:
-            return await self._call_next(ctx, call)
+            with TRACING.call(resolved.tool.id):
+                return await self._call_next(ctx, call)
         except ToolcribError as error:
             record_call_error(error)
             raise
@@ -238,11 +249,13 @@ class MiddlewareStack:
         attempt_layers: Sequence[CallMiddleware],
         *,
         audit: AuditMiddleware | None = None,
+        observer: ObserverMiddleware | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> None:
         self._call_layers = tuple(call_layers)
         self._attempt_layers = tuple(attempt_layers)
         self._audit = audit
+        self._observer = observer
         self._breaker = breaker
 
     def around_call(self, last: CallNext) -> CallNext:
@@ -257,6 +270,8 @@ class MiddlewareStack:
         """Report a call to the audit, if there is one, that was refused before it came to the stack."""
         if self._audit is not None:
             self._audit.record_refused(ctx, tool, error)
+        if self._observer is not None:
+            self._observer.record_refused(error)
 
     def breaker_states(self) -> tuple[BreakerState, ...]:
         """Return the breaker's view of each backend, by name; empty without a breaker."""
@@ -269,6 +284,7 @@ def build_stack(
     policy: Policy | None = None,
     extra: Sequence[CallMiddleware] = (),
     audit: AuditSink | None = None,
+    observer: CallObserver | None = None,
     state: StateStore | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
@@ -277,16 +293,19 @@ def build_stack(
 ) -> MiddlewareStack:
     """Build the stack of these options, in the order that the package describes.
 
-    `extra` is the application's own middleware. An `audit` sink replaces the log. `state` holds what several
+    `extra` is the application's own middleware. An `audit` sink replaces the log; an `observer` counts calls.
+    `state` holds what several
     processes share, by default in memory. `clock` is monotonic and `wall` since the epoch, both in seconds; `random`
     returns 0 up to 1.
     """
     state = state or MemoryStore(clock=clock)
     auditing = _build_audit(options, audit, clock, wall)
+    observing = None if observer is None else ObserverMiddleware(observer, clock, audited=auditing is not None)
     breaker = None if options.breaker is None else CircuitBreaker(options.breaker, state, wall=wall)
     is_limited = options.rate is not None or options.tool_rates
     call_layers: list[CallMiddleware | None] = [
         auditing,
+        observing,
         *map(ContainedMiddleware, extra),
         _build_approval(options, policy, state, wall),
         CacheMiddleware(options.cache, policy, state) if options.cache is not None else None,
@@ -294,11 +313,12 @@ def build_stack(
         DeadlineMiddleware(options.deadline_s) if options.deadline_s is not None else None,
         RetryMiddleware(options.retry, sleep=sleep, random=random) if options.retry is not None else None,
     ]
-    attempt_layers: list[CallMiddleware | None] = [breaker, record_attempt if auditing is not None else None]
+    attempt_layers: list[CallMiddleware | None] = [breaker, record_attempt if auditing or observing else None]
     return MiddlewareStack(
         [layer for layer in call_layers if layer is not None],
         [layer for layer in attempt_layers if layer is not None],
         audit=auditing,
+        observer=observing,
         breaker=breaker,
     )
 

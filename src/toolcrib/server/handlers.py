@@ -4,6 +4,7 @@ Built on the SDK's low-level server. Knows nothing of transports.
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -37,6 +38,7 @@ from toolcrib.server.sdk_workarounds import (
 )
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.reply import error_result
+from toolcrib.tracing import TRACING
 from toolcrib.types import PATH_META, Context, Object, ToolResult
 from toolcrib.wire import VIA_KEY, document_to_wire, is_modern, result_to_wire
 
@@ -62,6 +64,8 @@ _MAX_ROUNDS: Final = 20
 _MAX_QUESTIONS: Final = 20
 """Questions to a client during one call, in all rounds together."""
 
+ObserveRequest = Callable[[str, str, float], None]
+"""Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
 RunCall = Callable[[Context], Awaitable[ToolResult]]
 
 
@@ -82,11 +86,13 @@ def make_server(
     description: str | None = None,
     website_url: str | None = None,
     changes: ListChangeNotifier | None = None,
+    observe: ObserveRequest | None = None,
 ) -> ToolServer:
     """An MCP server for a facade, for any transport of the SDK.
 
     With `changes`, which the caller has to run, clients are notified when their list of tools changed: sessions of
-    versions before 2026-07-28 by a notification, later clients by `subscriptions/listen`.
+    versions before 2026-07-28 by a notification, later clients by `subscriptions/listen`. `observe` learns of the end
+    of each request.
     """
     server = ToolServer(
         name, changes=changes, version=version, title=title, description=description, website_url=website_url
@@ -94,7 +100,10 @@ def make_server(
     handlers = ToolHandlers(facade, lambda: server.server_info_stamp)
     server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, handlers.list_tools)
     server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, handlers.call_tool)
+    tracing = [_only_when(lambda _: TRACING.is_on, middleware) for middleware in server.middleware]
     server.middleware[:] = [
+        *([_observed(observe)] if observe is not None else []),
+        *tracing,
         _only_when(lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
         _only_when(lambda ctx: ctx.method == "tools/list" and may_send_requests(ctx), handlers.list_tools_encoded),
         _only_when(lambda ctx: ctx.method in _LARGE_METHODS, restore_large_parts),
@@ -108,6 +117,27 @@ def make_server(
             _only_when(lambda ctx: LOG_LEVEL_META_KEY in (ctx.meta or {}), subscriptions.forward_logs),
         ]
     return server
+
+
+def _observed(observe: ObserveRequest) -> ServerMiddleware[Any]:
+    async def run(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        started, outcome = time.monotonic(), "cancelled"
+        try:
+            result = await call_next(ctx)
+            failed = getattr(result, "is_error", None) or (isinstance(result, dict) and result.get("isError"))
+            outcome = "tool_error" if failed else "ok"
+        except MCPError as error:
+            outcome = str(error.error.code)
+            raise
+        except Exception:
+            outcome = "internal_error"
+            raise
+        else:
+            return result
+        finally:
+            observe(ctx.method, outcome, time.monotonic() - started)
+
+    return run
 
 
 def _only_when(applies: Callable[[RequestContext], bool], middleware: ServerMiddleware[Any]) -> ServerMiddleware[Any]:

@@ -27,7 +27,7 @@ from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import PastOptions, Scorer, SearchOptions
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
-from toolcrib.settings.options import LocalOptions
+from toolcrib.settings.options import LocalOptions, TelemetryOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
@@ -36,6 +36,7 @@ from toolcrib.types import Action
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 Audit = Annotated[bool | NonEmpty, Constraint("true, false or the name of a logger")]
+_MAX_PORT: Final = 65535
 _Bytes = Annotated[int, whole_from(1024)]
 _RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
 _SURFACES: Final = (
@@ -60,6 +61,12 @@ def _path_problem(path: str) -> str:
     if path.rstrip("/") in HEALTH_PATHS:
         return f"cannot be {path}, which answers health checks; choose another path, such as /mcp"
     return "" if path.startswith("/") else f'must begin with "/", not {display(path)}'
+
+
+def _address_problem(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    is_address = bool(host) and port.isdecimal() and int(port) <= _MAX_PORT
+    return "" if is_address else f'must be an address such as "127.0.0.1:9464", not {display(text)}'
 
 
 def _surfaces_problem(names: tuple[str, ...]) -> str:
@@ -239,6 +246,13 @@ class StateFileTable(Table):
     max_bytes: Annotated[int, whole_from(1024 * 1024)] | None = None
 
 
+class TelemetryTable(Table):
+    """`telemetry`: metrics for Prometheus, and traces of OpenTelemetry."""
+
+    metrics: Annotated[NonEmpty, checked(_address_problem)] | None = None
+    traces: bool = False
+
+
 class ToolcribTable(Table):
     """The section `toolcrib`."""
 
@@ -269,6 +283,7 @@ class ToolcribTable(Table):
     sessions: SessionOptions = Field(default_factory=SessionOptions)
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
+    telemetry: TelemetryTable = Field(default_factory=TelemetryTable)
     env_file: NonEmpty | None = None
     watch_s: Seconds | None = None
     state: StateFileTable = Field(default_factory=StateFileTable)
@@ -341,6 +356,10 @@ class ToolcribTable(Table):
         """Where and how HTTP is served, without the tokens."""
         names = [name for name in type(self.http).model_fields if name not in ("tokens", "tokens_file")]
         return HttpOptions(**self.http.given(*names))
+
+    def telemetry_options(self) -> TelemetryOptions:
+        """What can be measured from outside."""
+        return TelemetryOptions(**self.telemetry.given())
 
     def server_defaults(self) -> ServerOptions:
         """Deadlines and sizes of servers that set none."""

@@ -28,6 +28,16 @@ class LocalOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryOptions:
+    """What can be measured from outside."""
+
+    metrics: str = ""
+    """Where `/metrics` is served for Prometheus, as `HOST:PORT`; empty for nowhere. It asks for no token."""
+    traces: bool = False
+    """Whether `toolcrib serve` sends spans to the endpoint that the variables of OpenTelemetry name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set, each part in its own package's terms."""
 
@@ -48,6 +58,7 @@ class Settings:
     http: HttpOptions = field(default_factory=HttpOptions)
     http_problem: str = ""
     """Why HTTP must not be served: a secret that is not to be had. Empty when all is well."""
+    telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
     state: StateOptions = field(default_factory=StateOptions)
     """Where state is kept: in memory, unless it names a file; settings from a file name one."""
     source: Path | None = None

@@ -30,6 +30,7 @@ from mcp_types import (
 from pydantic_core import to_json
 
 from toolcrib.errors import InvalidArguments
+from toolcrib.tracing import TRACING
 from toolcrib.types import Context, Object, ServerInfo
 from toolcrib.upstream.channel import (
     NO_MESSAGE,
@@ -340,7 +341,10 @@ class Connection:
         fast_path, modern = self.channel.fast_path, self.protocol.modern
         if fast_path is not None and fast_path.is_usable:
             try:
-                return await self._exchange(fast_path.call(method, params, headers, modern=modern, exchange=exchange))
+                with TRACING.request(method, params):
+                    return await self._exchange(
+                        fast_path.call(method, params, headers, modern=modern, exchange=exchange)
+                    )
             except FastPathUnavailable:
                 pass
         return await self._send(method, params, headers, exchange)

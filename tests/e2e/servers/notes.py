@@ -32,6 +32,7 @@ TOOLS = [
         description="Sleep for some seconds",
         input_schema={"type": "object", "properties": {"seconds": {"type": "number"}}},
     ),
+    types.Tool(name="show_trace", description="Show the trace context of the call", input_schema={"type": "object"}),
     types.Tool(name="crash", description="End the server at once", input_schema={"type": "object"}),
 ]
 notes: list[str] = []
@@ -51,6 +52,8 @@ async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallTo
             notes.append("waiting")
             await asyncio.sleep(arguments["seconds"])
             text = "waited"
+        case "show_trace":
+            text = str((params.meta or {}).get("traceparent"))
         case "crash":
             os._exit(3)
         case _:

@@ -1,0 +1,188 @@
+"""Metrics in Prometheus' format: requests, calls, searches, servers, and how far the event loop lags behind.
+
+Labels are bounded: a method, a namespace or an outcome beyond the first `MAX_LABELS` is counted as `other`. None has a
+caller, a tool's arguments or a query.
+"""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any, Final, Self
+
+import anyio
+
+from toolcrib.errors import SettingsError, missing_extra
+from toolcrib.middleware.audit import AuditRecord
+from toolcrib.tokens import estimate_tokens
+from toolcrib.types import SearchReply, ServerStatus, Tool
+
+MAX_LABELS: Final = 200
+"""Different values of one label."""
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_LAG_S: Final = 0.25
+"""How often the event loop is asked to wake up."""
+
+
+class Metrics:
+    """The metrics of one app."""
+
+    def __init__(self) -> None:
+        """Raises `MissingExtra`."""
+        self._library = _load_library()
+        self.registry = self._library.CollectorRegistry()
+        self._labels: dict[str, set[str]] = {}
+        self.port = 0
+        """Where the metrics are served, while they are."""
+        self.requests = self._histogram(
+            "mcp_server_operation_duration_seconds", "Requests of clients.", "method", "outcome"
+        )
+        self.calls = self._histogram(
+            "toolcrib_tool_call_duration_seconds", "Calls of tools, also those of scripts.", "namespace", "outcome"
+        )
+        self.searches = self._histogram("toolcrib_search_duration_seconds", "Searches for tools.", "outcome")
+        self.lag = self._histogram("toolcrib_event_loop_lag_seconds", "How late the event loop wakes up.")
+        self.retries = self._counter("toolcrib_call_retries", "Further attempts of calls.")
+        self.cached = self._counter("toolcrib_calls_cached", "Calls that were answered from the cache.")
+        self.approvals = self._counter("toolcrib_approvals", "Calls for which a person was asked.", "outcome")
+        self._library.ProcessCollector(registry=self.registry)
+        self._library.GCCollector(registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Any:
+        return self._library.Histogram(name, text, labels, buckets=_SECONDS, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Any:
+        return self._library.Counter(name, text, labels, registry=self.registry)
+
+    # -- what is measured ------------------------------------------------------------------------------------------
+
+    def request_ended(self, method: str, outcome: str, duration_s: float) -> None:
+        """Count a client's request."""
+        self.requests.labels(self._bounded("method", method), self._bounded("outcome", outcome)).observe(duration_s)
+
+    def call_ended(self, tool: Tool | None, outcome: str, duration_s: float, record: AuditRecord | None) -> None:
+        """Count a call; `tool` is None if there was no such tool for the caller."""
+        namespace = "" if tool is None else self._bounded("namespace", tool.namespace)
+        self.calls.labels(namespace, self._bounded("outcome", outcome)).observe(duration_s)
+        if record is None:
+            return
+        if record.attempts > 1:
+            self.retries.inc(record.attempts - 1)
+        if record.cached:
+            self.cached.inc()
+        if record.approval:
+            self.approvals.labels(self._bounded("approval", record.approval)).inc()
+
+    def search_ended(self, reply: SearchReply, duration_s: float) -> None:
+        """Count a search by whether it found something, only weak hits, or nothing."""
+        outcome = "none" if not reply.hits else "weak" if all(hit.weak for hit in reply.hits) else "hit"
+        self.searches.labels(outcome).observe(duration_s)
+
+    async def watch_loop(self) -> None:
+        """Measure how late the event loop wakes up, until cancelled."""
+        while True:
+            due = anyio.current_time() + _LAG_S
+            await anyio.sleep_until(due)
+            self.lag.observe(max(0.0, anyio.current_time() - due))
+
+    def _bounded(self, label: str, value: str) -> str:
+        known = self._labels.setdefault(label, set())
+        if value not in known:
+            if len(known) >= MAX_LABELS:
+                return "other"
+            known.add(value)
+        return value
+
+    # -- what is read when it is asked for -------------------------------------------------------------------------
+
+    def show_state(self, statuses: Callable[[], Iterable[ServerStatus]], tools: Callable[[], Sequence[Tool]]) -> None:
+        """Include the states of the servers, the number of tools, and the tokens that all their definitions take.
+
+        They are read whenever the metrics are, in another thread than the event loop's.
+        """
+        self.registry.register(_State(statuses, tools, self._library.metrics_core.GaugeMetricFamily))
+
+    def text(self) -> str:
+        """The metrics as Prometheus reads them."""
+        shown: bytes = self._library.generate_latest(self.registry)
+        return shown.decode()
+
+    def serve(self, host: str, port: int) -> "MetricsServer":
+        """Serve `/metrics` from a thread of its own. Raises `SettingsError` if the address cannot be used."""
+        try:
+            server, thread = self._library.start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise SettingsError(
+                f"Metrics cannot be served at {host}:{port}: {error.strerror or error}.",
+                hint="Choose another address for telemetry.metrics.",
+            ) from error
+        return MetricsServer(server, thread)
+
+
+class MetricsServer:
+    """The thread that answers `/metrics`, as a context."""
+
+    def __init__(self, server: Any, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+        self.port: int = server.server_port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=1)
+
+
+def _load_library() -> Any:
+    try:
+        return import_module("prometheus_client")
+    except ModuleNotFoundError as error:
+        raise missing_extra("prometheus_client", "toolcrib[metrics]", needed_by="telemetry.metrics") from error
+
+
+class _State:
+    """Reads gauges when the metrics are asked for."""
+
+    def __init__(
+        self, statuses: Callable[[], Iterable[ServerStatus]], tools: Callable[[], Sequence[Tool]], gauge: Any
+    ) -> None:
+        """`gauge` is the library's `GaugeMetricFamily`."""
+        self._gauge = gauge
+        self._statuses = statuses
+        self._tools = tools
+        self._tokens: dict[int, tuple[Tool, int]] = {}
+        """By the identity of a tool, which stays the same object while its definition does."""
+
+    def describe(self) -> Sequence[Any]:
+        """Nothing, so that registering reads no state."""
+        return ()
+
+    def collect(self) -> Sequence[Any]:
+        """The gauges as they are now."""
+        tools = self._tools()
+        states = Counter(str(status.state) for status in self._statuses())
+        servers = self._gauge("toolcrib_servers", "Servers by state.", labels=["state"])
+        for state, count in sorted(states.items()):
+            servers.add_metric([state], count)
+        return (
+            servers,
+            self._gauge("toolcrib_tools", "Tools that can be found.", value=len(tools)),
+            self._gauge(
+                "toolcrib_definition_tokens",
+                "Tokens of all tool definitions, estimated.",
+                value=self._count_tokens(tools),
+            ),
+        )
+
+    def _count_tokens(self, tools: Sequence[Tool]) -> int:
+        known = self._tokens
+        self._tokens = {id(tool): known.get(id(tool)) or (tool, estimate_tokens(_definition(tool))) for tool in tools}
+        return sum(count for _, count in self._tokens.values())
+
+
+def _definition(tool: Tool) -> str:
+    return json.dumps([tool.id, tool.description, tool.input_schema, tool.output_schema])

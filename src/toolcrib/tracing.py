@@ -1,0 +1,113 @@
+"""Spans of OpenTelemetry for searches and calls; nothing is traced unless the program has set a tracer provider.
+
+Names and attributes follow the semantic conventions for generative AI and MCP. The SDK makes the span of each request
+of a client, and of each request to a server over stdio; this module makes those in between.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Literal
+
+from toolcrib._version import VERSION
+from toolcrib.errors import MissingExtra, ToolcribError, missing_extra
+
+SERVICE_NAME: Final = "toolcrib"
+"""The name of the service in its traces, unless `OTEL_SERVICE_NAME` gives another."""
+_NOTHING: Final = nullcontext()
+_API: Final = "opentelemetry.trace"
+
+
+class Tracing:
+    """Whether spans are made, and the tracer that makes them."""
+
+    def __init__(self) -> None:
+        self._tracer: Any = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether spans are made."""
+        return self._tracer is not None
+
+    def detect(self) -> None:
+        """Make spans from now on if the program has set a tracer provider, and none if it has not."""
+        self._tracer = None
+        api: Any = sys.modules.get(_API)  # a program that has set a provider has imported it
+        if api is not None and not isinstance(provider := api.get_tracer_provider(), api.ProxyTracerProvider):
+            self._tracer = provider.get_tracer(SERVICE_NAME, VERSION)
+
+    def search(self, queries: int) -> AbstractContextManager[Any]:
+        """The span of a search; yields it, or None while nothing is traced."""
+        if self._tracer is None:
+            return _NOTHING
+        return self._span(
+            "retrieval tools", "INTERNAL", {"gen_ai.operation.name": "retrieval", "toolcrib.queries": queries}
+        )
+
+    def call(self, tool: str) -> AbstractContextManager[Any]:
+        """The span of a call of one tool, wherever it runs."""
+        if self._tracer is None:
+            return _NOTHING
+        return self._span(
+            f"execute_tool {tool}", "INTERNAL", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
+        )
+
+    def request(self, method: str, params: MutableMapping[str, Any]) -> AbstractContextManager[Any]:
+        """The span of a request to a server that bypasses the SDK; its context goes along in `_meta` of the params."""
+        return _NOTHING if self._tracer is None else self._request(method, params)
+
+    @contextmanager
+    def _request(self, method: str, params: MutableMapping[str, Any]) -> Iterator[Any]:
+        from opentelemetry.propagate import inject  # noqa: PLC0415 - only where it is used
+
+        target = params.get("name")
+        name = f"MCP send {method} {target}" if isinstance(target, str) else f"MCP send {method}"
+        with self._span(name, "CLIENT", {"mcp.method.name": method}) as span:
+            inject(meta := dict(params.get("_meta", {})))
+            params["_meta"] = meta
+            yield span
+
+    @contextmanager
+    def _span(self, name: str, kind: Literal["CLIENT", "INTERNAL"], attributes: Mapping[str, Any]) -> Iterator[Any]:
+        """A span that notes the kind of an error, and never its text, which may quote arguments."""
+        api = sys.modules[_API]
+        with self._tracer.start_as_current_span(
+            name,
+            kind=api.SpanKind[kind],
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                span.set_attribute(
+                    "error.type", error.code if isinstance(error, ToolcribError) else type(error).__name__
+                )
+                span.set_status(api.StatusCode.ERROR)
+                raise
+
+
+TRACING: Final = Tracing()
+"""That of this process, as OpenTelemetry has one tracer provider for each process."""
+
+
+def export_traces() -> None:
+    """Send the spans of this process to the endpoint that the usual variables name, such as
+    `OTEL_EXPORTER_OTLP_ENDPOINT`. Raises `MissingExtra`.
+    """
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - optional
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise _missing() from error
+    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE_NAME, "service.version": VERSION}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+
+
+def _missing() -> MissingExtra:
+    return missing_extra("opentelemetry", "toolcrib[otel]", needed_by="telemetry.traces")

@@ -1,0 +1,183 @@
+"""Metrics and traces, as Prometheus and a collector of OpenTelemetry get them."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import mcp
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from tests.e2e.conftest import Files, http_gateway, http_notes, notes
+
+from toolcrib.app import App
+from toolcrib.errors import MissingExtra, SettingsError, ToolNotFound
+from toolcrib.metrics import MAX_LABELS, Metrics
+from toolcrib.middleware.audit import AuditRecord
+from toolcrib.settings.options import Settings, TelemetryOptions
+from toolcrib.testing import text_of
+from toolcrib.types import SearchReply, ServerState, ServerStatus, Tool
+
+pytestmark = pytest.mark.anyio
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana-dashboard.json"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+ANYWHERE = Settings(telemetry=TelemetryOptions(metrics="127.0.0.1:0"))
+
+
+async def shown(app: App) -> str:
+    assert app.metrics is not None
+    async with httpx2.AsyncClient() as http:
+        return (await http.get(f"http://127.0.0.1:{app.metrics.port}/metrics")).text
+
+
+async def test_metrics_count_requests_calls_searches_and_tools() -> None:
+    app = App(ANYWHERE)
+    app.register(Tool(name="ping", namespace="net", description="Reach a host"), lambda: "pong")
+    app.register(Tool(name="fail", namespace="net"), lambda: 1 / 0)
+    with anyio.fail_after(20):
+        async with app:
+            async with mcp.Client(app.server) as client:
+                await client.call_tool("tool_search", {"query": "reach a host"})
+                await client.call_tool("execute_tool", {"name": "net:ping", "arguments": {}})
+                await client.call_tool("execute_tool", {"name": "net:fail", "arguments": {}})
+            with pytest.raises(ToolNotFound):
+                await app.call("net:missing", {})
+            await app.search("zzzz qqqq")
+            text = await shown(app)
+    for line in (
+        'toolcrib_tool_call_duration_seconds_count{namespace="net",outcome="ok"} 1.0',
+        'toolcrib_tool_call_duration_seconds_count{namespace="net",outcome="execution_failed"} 1.0',
+        'toolcrib_tool_call_duration_seconds_count{namespace="",outcome="tool_not_found"} 1.0',
+        'toolcrib_search_duration_seconds_count{outcome="hit"} 1.0',
+        'mcp_server_operation_duration_seconds_count{method="tools/call",outcome="ok"} 2.0',
+        'mcp_server_operation_duration_seconds_count{method="tools/call",outcome="tool_error"} 1.0',
+        "toolcrib_tools 2.0",
+    ):
+        assert line in text
+    assert re.search(r"^toolcrib_definition_tokens [1-9]", text, re.MULTILINE)
+    assert "process_resident_memory_bytes" in text
+    assert "zzzz" not in text
+
+
+async def test_an_address_that_is_taken_ends_the_start_with_its_name() -> None:
+    with anyio.fail_after(20):
+        async with App(ANYWHERE) as app:
+            assert app.metrics is not None
+            taken = f"127.0.0.1:{app.metrics.port}"
+            with pytest.raises(SettingsError, match=f"Metrics cannot be served at {taken}"):
+                async with App(Settings(telemetry=TelemetryOptions(metrics=taken))):
+                    raise AssertionError("it started")
+
+
+def test_a_label_has_a_bounded_number_of_values() -> None:
+    metrics = Metrics()
+    for number in range(MAX_LABELS + 50):
+        metrics.call_ended(Tool(name="a", namespace=f"n{number}"), "ok", 0.0, None)
+    text = metrics.text()
+    assert len(re.findall(r"^toolcrib_tool_call_duration_seconds_count\{", text, re.MULTILINE)) == MAX_LABELS + 1
+    assert 'toolcrib_tool_call_duration_seconds_count{namespace="other",outcome="ok"} 50.0' in text
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    metrics = Metrics()
+    metrics.show_state(lambda: [ServerStatus(name="a", state=ServerState.READY, since=0.0)], list)
+    metrics.call_ended(Tool(name="a"), "ok", 0.0, AuditRecord(attempts=2, approval="agreed"))
+    metrics.request_ended("tools/call", "ok", 0.0)
+    metrics.search_ended(SearchReply(), 0.0)
+    there = set(re.findall(r"^([a-z]\w+)", metrics.text(), re.MULTILINE))
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    named = {name for query in queries for name in re.findall(r"\b(?:toolcrib|mcp|process)_\w+", query)}
+    assert len(queries) > 10
+    assert named <= there
+
+
+def test_metrics_without_their_library_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolcrib\[metrics\]'"):
+        Metrics()
+
+
+class Collector:
+    """Receives spans over HTTP, as a collector of OpenTelemetry does."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    for scope in resource.scope_spans:
+                        collector.spans += scope.spans
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def named(self, name: str) -> Span:
+        (found,) = [span for span in self.spans if span.name == name]
+        return found
+
+    def path(self, span: Span) -> list[str]:
+        """The names of the span and of those around it."""
+        by_id = {one.span_id: one for one in self.spans}
+        names = []
+        while True:
+            names.append(span.name)
+            if span.parent_span_id not in by_id:
+                return [*names, span.parent_span_id.hex()]
+            span = by_id[span.parent_span_id]
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_one_trace_joins_the_client_the_gateway_a_script_and_the_server(
+    files: Files, tmp_path: Path, transport: str
+) -> None:
+    collector = Collector()
+    meta: Any = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    script = "return notes.show_trace({}):await()"
+    with anyio.fail_after(60), collector.running() as endpoint, http_notes(tmp_path) as upstream:
+        server = notes() if transport == "stdio" else {"url": upstream}
+        config = files.config({"notes": server}, surfaces=["search", "progressive"], telemetry={"traces": True})
+        async with http_gateway(config, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint) as (url, process):
+            async with mcp.Client(url, mode="2026-07-28") as client:
+                await client.call_tool("tool_search", {"query": "trace"}, meta=meta)
+                called = await client.call_tool("execute_tool", {"name": "notes:show_trace"}, meta=meta)
+                scripted = await client.call_tool("execute", {"script": script}, meta=meta)
+            process.terminate()
+            await process.wait()
+    traces = [text_of(result) for result in (called, scripted)]
+    sent = [re.search(rf"00-{TRACE}-(\w{{16}})-01", trace) for trace in traces]
+    assert all(sent), traces
+    spans = {span.span_id.hex(): span for span in collector.spans}
+    request = "MCP send tools/call show_trace"
+    inner = [request, "execute_tool notes:show_trace", "tools/call execute_tool", PARENT]
+    assert sent[0] is not None
+    assert collector.path(spans[sent[0][1]]) == inner
+    assert sent[1] is not None
+    assert collector.path(spans[sent[1][1]]) == [*inner[:2], "tools/call execute", PARENT]
+    assert collector.path(collector.named("retrieval tools"))[1:] == ["tools/call tool_search", PARENT]
