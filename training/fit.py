@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
+from toolcrib.embedders.cache import CachedEmbedder
+from toolcrib.embedders.models import load
+from toolcrib.search.embedding import ComputedVectors
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import (
     DEPTH,
@@ -22,9 +25,19 @@ from toolcrib.search.evaluation import (
     mean,
     score,
 )
+from toolcrib.search.features import SemanticModel
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.vectors import default_table
 from toolcrib.types import SearchRequest
-from training.ranking_fit import BY_HAND, FITTED_CALIBRATION, FITTED_THRESHOLDS, FITTED_WEIGHTS, SHIPPED, fit
+from training.ranking_fit import (
+    BY_HAND,
+    FITTED_CALIBRATION,
+    FITTED_THRESHOLDS,
+    FITTED_WEIGHTS,
+    SHIPPED,
+    WITH_EMBEDDER,
+    fit,
+)
 from training.ranking_sets import OWN, JudgedSet, find_sets, judge_sets, sample
 
 FITTED = (
@@ -61,27 +74,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--queries", type=int, default=300, help="the most queries of a set; default: 300")
     parser.add_argument("--seed", type=int, default=1, help="of the samples of queries; default: 1")
+    parser.add_argument(
+        "--embedder",
+        metavar="NAME",
+        help="fit the weights of a search with this embedder, such as minilm; default: none",
+    )
     given = parser.parse_args(arguments)
     sets = [sample(each, given.queries, given.seed) for each in find_sets(given.data, given.own)]
     if len(sets) < 2:  # noqa: PLR2004 - one to fit on, one to leave out
         parser.error("leaving one set out needs two; name a folder of sets with --data or TOOLCRIB_RETRIEVAL_DATA")
-    for line in report(judge_sets(sets, given.seed)):
+    model = embedding_model(given.embedder) if given.embedder else None
+    start = WITH_EMBEDDER if model else SHIPPED
+    for line in report(judge_sets(sets, given.seed, model), start):
         print(line)  # noqa: T201 - the report is the output
 
 
-def report(sets: Sequence[JudgedSet]) -> Iterator[str]:
-    """Yield the lines of the report."""
-    without = [fit([other for other in sets if other is not each]) for each in sets]
-    shipped = [measure(each, SHIPPED) for each in sets]
+def embedding_model(name: str) -> SemanticModel:
+    """The model with the embedder of that name, which embeds each text once."""
+    embedder = CachedEmbedder(load(name))
+    return SemanticModel(default_table(), embedder, ComputedVectors(embedder))
+
+
+def report(sets: Sequence[JudgedSet], start: SearchOptions = SHIPPED) -> Iterator[str]:
+    """Yield the lines of the report. `start` has the shipped values, in the fields that are fitted."""
+    without = [fit([other for other in sets if other is not each], start) for each in sets]
+    shipped = [measure(each, start) for each in sets]
     fitted = [measure(each, options) for each, options in zip(sets, without, strict=True)]
     yield from _quality(sets, shipped, fitted)
     yield from _thresholds(sets, shipped, fitted)
-    yield from _values(fit(sets), without)
-    yield from _by_hand()
+    yield from _values(start, fit(sets, start), without)
+    yield from _by_hand(start)
 
 
 def measure(each: JudgedSet, options: SearchOptions) -> Figures:
-    """Search for every query of the set with these options."""
+    """Search for every query of the set with these options, with an embedder or without."""
+    options = replace(options, embedding_weights=options.weights, embedding_calibration=options.calibration)
     unmarked = replace(options, nothing_below=0.0, weak_below=0.0)
     asked = [(one.query, _ask(each, one.query, unmarked).shown, _ask(each, one.query, options)) for one in each.own]
     return Figures(
@@ -124,18 +151,22 @@ def _thresholds(sets: Sequence[JudgedSet], shipped: Sequence[Figures], fitted: S
         yield f"  {each.source.name:20}" + "".join(f"{100 * one:8.1f} /{100 * other:5.1f}" for one, other in rates)
 
 
-def _values(everything: SearchOptions, without: Sequence[SearchOptions]) -> Iterator[str]:
+def _values(start: SearchOptions, everything: SearchOptions, without: Sequence[SearchOptions]) -> Iterator[str]:
     yield "Values. `fitted` is on all sets; the range is over the fits that leave one out."
+    if start is WITH_EMBEDDER:
+        yield "With an embedder, these are `embedding_weights` and `embedding_calibration`."
     yield f"  {'value':24}{'shipped':>9}{'fitted':>8}{'range':>16}"
-    for name in FITTED:
+    for name in (*FITTED, *(["weights.embedding"] if start is WITH_EMBEDDER else [])):
         value = attrgetter(name)
         spread = [value(options) for options in without]
-        yield f"  {name:24}{value(SHIPPED):9g}{value(everything):8g}{f'{min(spread):g} to {max(spread):g}':>16}"
+        yield f"  {name:24}{value(start):9g}{value(everything):8g}{f'{min(spread):g} to {max(spread):g}':>16}"
 
 
-def _by_hand() -> Iterator[str]:
+def _by_hand(start: SearchOptions) -> Iterator[str]:
     yield "Set by hand, and not fitted:"
     for name, reason in BY_HAND.items():
+        if name == "weights.embedding" and start is WITH_EMBEDDER:
+            continue
         value = attrgetter(name)(SHIPPED)
         shown = "" if isinstance(value, tuple) and not isinstance(value[0], float) else f" = {value}"
         yield f"  {name}{shown}: {reason}"

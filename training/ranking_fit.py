@@ -16,7 +16,7 @@ SHIPPED: Final = SearchOptions()
 
 BY_HAND: Final = {
     "weights.named": "a name spelt as one word, `createIssue`, means that tool; the sets have few such queries",
-    "weights.embedding": "0 without an embedder, which is how the sets are judged here",
+    "weights.embedding": "0 without an embedder",
     "weights.past": "found by `bench/retrieval`, with half the requests of each set as the past",
     "embedding_weights": "found by a search with all-MiniLM-L6-v2 over these sets and tests/retrieval/hard",
     "embedding_calibration": "fitted as `calibration`, with that model; the offset 0.1 higher",
@@ -37,7 +37,9 @@ FITTED_WEIGHTS: Final = tuple(name for name in SIGNALS if f"weights.{name}" not 
 FITTED_CALIBRATION: Final = ("raw", "offset", "distance")
 FITTED_THRESHOLDS: Final = ("nothing_below", "weak_below")
 
-_COLUMNS: Final = [SIGNALS.index(name) for name in FITTED_WEIGHTS]
+WITH_EMBEDDER: Final = replace(SHIPPED, weights=SHIPPED.embedding_weights, calibration=SHIPPED.embedding_calibration)
+"""The shipped options for a request that an embedder has a vector for, in the fields that are fitted."""
+
 _NAMED: Final = SIGNALS.index("named")
 _RIDGE: Final = 1e-3
 """Times the squared weights. Keeps the weight of a signal finite if it hardly occurs."""
@@ -50,34 +52,40 @@ _NOTICED: Final = 5
 _MARKS: Final = np.arange(1, 100) / 100
 
 
-def fit(sets: Sequence[JudgedSet]) -> SearchOptions:
+def fitted_weights(shipped: SearchOptions) -> Sequence[str]:
+    """The weights that are fitted: that of `embedding` only if the search has an embedder."""
+    return (*FITTED_WEIGHTS, "embedding") if shipped.weights.embedding else FITTED_WEIGHTS
+
+
+def fit(sets: Sequence[JudgedSet], shipped: SearchOptions = SHIPPED) -> SearchOptions:
     """The shipped options with weights, calibration and thresholds fitted on these sets."""
-    weights = fit_weights(sets)
-    calibration = fit_calibration(sets, weights)
+    weights = fit_weights(sets, shipped)
+    calibration = fit_calibration(sets, weights, shipped)
     nothing, weak = fit_thresholds(sets, weights, calibration)
-    return replace(SHIPPED, weights=weights, calibration=calibration, nothing_below=nothing, weak_below=weak)
+    return replace(shipped, weights=weights, calibration=calibration, nothing_below=nothing, weak_below=weak)
 
 
-def fit_weights(sets: Sequence[JudgedSet]) -> SignalWeights:
+def fit_weights(sets: Sequence[JudgedSet], shipped: SearchOptions = SHIPPED) -> SignalWeights:
     """Minimize a listwise softmax loss: each right tool against the wrong candidates of its query.
 
     No weight is below 0; each is rounded to 0.1.
     """
+    names = fitted_weights(shipped)
     batches = [batch for each in sets if len((batch := _Batch.of(each.own)).signals)]
     if not batches:
-        return SHIPPED.weights
-    shipped = np.array([getattr(SHIPPED.weights, name) for name in FITTED_WEIGHTS])
-    found = _minimize(lambda weights: _mean_loss(weights, batches), shipped)
-    named = zip(FITTED_WEIGHTS, found.tolist(), strict=True)
-    return replace(SHIPPED.weights, **{name: round(value, 1) for name, value in named})
+        return shipped.weights
+    start = np.array([getattr(shipped.weights, name) for name in names])
+    found = _minimize(lambda weights: _mean_loss(weights, batches, names), start)
+    named = zip(names, found.tolist(), strict=True)
+    return replace(shipped.weights, **{name: round(value, 1) for name, value in named})
 
 
-def fit_calibration(sets: Sequence[JudgedSet], weights: SignalWeights) -> Calibration:
+def fit_calibration(sets: Sequence[JudgedSet], weights: SignalWeights, shipped: SearchOptions = SHIPPED) -> Calibration:
     """Fit the logistic function of the best hits, then how it falls with the distance from the best."""
     vector = _vector(weights)
     best = [row for each in sets for row in _weighted([*_best_rows(each, vector)])]
-    raw, offset = _logistic_fit(best, (SHIPPED.calibration.raw, 0.0))
-    found = replace(SHIPPED.calibration, raw=round(raw, 2), size=round(-raw / 2, 2), offset=round(offset, 2))
+    raw, offset = _logistic_fit(best, (shipped.calibration.raw, 0.0))
+    found = replace(shipped.calibration, raw=round(raw, 2), size=round(-raw / 2, 2), offset=round(offset, 2))
     hits = [row for each in sets for row in _weighted([*_hit_rows(each, vector, found)])]
     _, distance, _ = _logistic_fit(hits, (1.0, found.distance, 0.0))
     return replace(found, distance=round(distance, 2))
@@ -129,16 +137,19 @@ class _Batch:
         return cls(signals, relevant, wrong)
 
 
-def _mean_loss(weights: Doubles, batches: Sequence[_Batch]) -> tuple[float, Doubles]:
+def _mean_loss(
+    weights: Doubles, batches: Sequence[_Batch], names: Sequence[str] = FITTED_WEIGHTS
+) -> tuple[float, Doubles]:
     """The mean loss over the sets, and its gradient."""
-    losses, gradients = zip(*(_loss(weights, batch) for batch in batches), strict=True)
+    columns = [SIGNALS.index(name) for name in names]
+    losses, gradients = zip(*(_loss(weights, batch, columns) for batch in batches), strict=True)
     loss = float(np.mean(losses)) + _RIDGE * float(weights @ weights)
     return loss, np.mean(gradients, axis=0) + 2 * _RIDGE * weights
 
 
-def _loss(weights: Doubles, batch: _Batch) -> tuple[float, Doubles]:
+def _loss(weights: Doubles, batch: _Batch, columns: Sequence[int]) -> tuple[float, Doubles]:
     """The mean of `ln(e^right + sum of e^wrong) - right` over the right tools of a query, then over the queries."""
-    scores = batch.signals[:, :, _COLUMNS] @ weights + batch.signals[:, :, _NAMED] * SHIPPED.weights.named
+    scores = batch.signals[:, :, columns] @ weights + batch.signals[:, :, _NAMED] * SHIPPED.weights.named
     used = batch.relevant | batch.wrong
     scores -= np.where(used, scores, -np.inf).max(axis=1, keepdims=True)
     powers = np.where(used, np.exp(scores), 0.0)
@@ -147,7 +158,7 @@ def _loss(weights: Doubles, batch: _Batch) -> tuple[float, Doubles]:
     share = batch.relevant / batch.relevant.sum(axis=1, keepdims=True)
     loss = (share * (np.log(totals) - scores)).sum() / len(scores)
     slopes = share * (powers / totals - 1) + batch.wrong * powers * (share / totals).sum(axis=1, keepdims=True)
-    gradient: Doubles = np.einsum("qc,qcs->s", slopes, batch.signals[:, :, _COLUMNS]) / len(scores)
+    gradient: Doubles = np.einsum("qc,qcs->s", slopes, batch.signals[:, :, columns]) / len(scores)
     return float(loss), gradient
 
 

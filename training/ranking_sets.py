@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.evaluation import LabelledQuery
+from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.lexical import match_terms
 from toolcrib.search.lexicon import Lexicon
@@ -103,14 +104,17 @@ def sample(found: LabelledSet, count: int, seed: int) -> LabelledSet:
     return LabelledSet(found.name, found.ids, found.tools, tuple(chosen))
 
 
-def judge_sets(sets: Sequence[LabelledSet], seed: int) -> list[JudgedSet]:
-    """Compute the signals of every query in its own catalog, and of as many foreign ones."""
-    return [_judge_set(place, sets, seed) for place in range(len(sets))]
+def judge_sets(sets: Sequence[LabelledSet], seed: int, model: SemanticModel | None = None) -> list[JudgedSet]:
+    """Compute the signals of every query in its own catalog, and of as many foreign ones.
+
+    A model with an embedder gives each its cosine.
+    """
+    return [_judge_set(place, sets, seed, model) for place in range(len(sets))]
 
 
-def _judge_set(place: int, sets: Sequence[LabelledSet], seed: int) -> JudgedSet:
+def _judge_set(place: int, sets: Sequence[LabelledSet], seed: int, model: SemanticModel | None) -> JudgedSet:
     source = sets[place]
-    index = Index.build(source.tools)
+    index = Index.build(source.tools, model=model)
     answerable = [query for query in source.queries if query.relevant]
     others = [query for other in sets if other is not source for query in other.queries if query.relevant]
     chance = random.Random(f"{seed}-{source.name}-foreign")  # noqa: S311 - must be repeatable

@@ -1,12 +1,16 @@
 """`toolcrib eval`: figures of the search over your own tools and queries."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pytest
 from tests.cli.conftest import Ran
+
+from toolcrib.search.vectors import Vectors
 
 Command = Callable[..., Ran]
 
@@ -69,6 +73,31 @@ def test_queries_that_nothing_answers_give_the_rate_of_false_answers(command: Co
 @pytest.mark.parametrize("scorer", ["tiers", "bm25", "points"])
 def test_each_scorer_can_be_measured(command: Command, scorer: str) -> None:
     assert figures(command, "--scorer", scorer)["scorer"] == scorer
+
+
+class Counting:
+    """An embedder that knows one thing: a tally and commits are the same."""
+
+    name, dim = "counting", 256
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One direction for texts about either, and others for all other texts."""
+        same = [0 if "commit" in text or "tally" in text else 1 + crc32(text.encode()) % 255 for text in texts]
+        return np.eye(self.dim, dtype=np.float32)[same]
+
+
+def test_an_embedder_can_be_measured(command: Command, folder: Path) -> None:
+    write(folder / "queries.jsonl", [{"id": "q1", "query": "tally", "relevant": ["t1"]}])
+    assert figures(command)["recall@1"] == 0
+    got = figures(command, "--embedder", "tests.cli.test_eval:Counting")
+    assert (got["embedder"], got["recall@1"]) == ("counting", 1)
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_unknown_embedder_is_refused_with_the_nearest_name(command: Command) -> None:
+    ran = command("eval", "-t", "tools.jsonl", "-q", "queries.jsonl", "--embedder", "minilmm")
+    assert (ran.code, ran.out) == (3, "")
+    assert "Did you mean 'minilm'?" in ran.err
 
 
 @pytest.mark.usefixtures("folder")

@@ -138,6 +138,27 @@ def test_the_report_compares_shipped_and_fitted_values_and_repeats(
     assert SearchOptions() == ranking_fit.SHIPPED
 
 
+def test_with_an_embedder_its_weight_is_fitted_too(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, more = folders
+    fit.main(["--own", str(own), "--data", str(more), "--embedder", "static"])
+    printed = capsys.readouterr().out
+    [line] = [line for line in printed.splitlines() if line.split()[:1] == ["weights.embedding"]]
+    assert float(line.split()[1]) == SearchOptions().embedding_weights.embedding
+    assert "`embedding_weights` and `embedding_calibration`" in printed
+
+
+def test_the_cosine_of_an_embedder_is_a_signal_of_the_judged_candidates(folders: tuple[Path, Path]) -> None:
+    own, more = folders
+    column = SIGNALS.index("embedding")
+    judged = judge_sets(find_sets(more, own), seed=1, model=fit.embedding_model("static"))
+    assert all(one.signals[:, column].any() for each in judged for one in each.own)
+    fitted = ranking_fit.fit(judged, ranking_fit.WITH_EMBEDDER)
+    assert fitted.weights.embedding != SearchOptions().embedding_weights.embedding
+    assert fitted.embedding_weights == SearchOptions().embedding_weights
+
+
 def test_one_set_is_not_enough(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,12 +17,14 @@ from typing import Any, Final
 from toolcrib.cli.output import UsageError
 from toolcrib.cli.render import check_namespace, print_search
 from toolcrib.cli.tables import new_table, table_console
+from toolcrib.embedders.models import load
 from toolcrib.names import nearest
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer, evaluate, false_answers, lost_answers
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.search.vectors import default_table
 from toolcrib.types import SearchReply, SearchRequest, Tool
 
 STDIN: Final = Path("-")
@@ -326,21 +328,30 @@ _WARM_UP: Final = 50
 _MAX_WIDTH: Final = 100
 
 
-def run_evaluation(tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None) -> dict[str, Any]:
-    """Evaluate the search; the figures by their names in `--json`. Raises `FileError`."""
+def run_evaluation(
+    tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None, embedder: str | None = None
+) -> dict[str, Any]:
+    """Evaluate the search; the figures by their names in `--json`.
+
+    `embedder` is one as in the settings; its vectors are not kept. Raises `FileError`, and what `load` raises for an
+    embedder.
+    """
     file = read_tools(tools)
     asked = read_queries(queries)
     check_relevant(asked, file)
     others = () if unanswerable is None else read_queries(unanswerable, answerable=False)
     options = search_options(scorer)
+    loaded = None if embedder is None else load(embedder)
+    model = None if loaded is None else SemanticModel(default_table(), loaded)
     begun = perf_counter()
-    shelf = FileSearch(file, options)
+    shelf = FileSearch(file, options, model)
     build_s = perf_counter() - begun
     for query in asked[:_WARM_UP]:
         shelf.ranking(query.text)
     report = evaluate(shelf.ranking, asked, clock=perf_counter)
     return {
         "scorer": options.scorer,
+        **({} if loaded is None else {"embedder": loaded.name}),
         "tools": len(file.tools),
         "queries": report.queries,
         **report.metrics.as_dict(),

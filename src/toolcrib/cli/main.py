@@ -372,9 +372,19 @@ def _read_script(file: str) -> str:
     help="Queries that none of the tools can answer.",
 )
 @_scorer_option
+@click.option(
+    "--embedder", metavar="NAME", help="Search with this embedder, as in search.embedder: minilm, for example."
+)
 @reports()
 def evaluate(
-    *, tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None, as_json: bool, debug: bool
+    *,
+    tools: Path,
+    queries: Path,
+    unanswerable: Path | None,
+    scorer: Scorer | None,
+    embedder: str | None,
+    as_json: bool,
+    debug: bool,
 ) -> None:
     """Measure the search: ranking quality, false answers, and time.
 
@@ -384,7 +394,7 @@ def evaluate(
 
     if [tools, queries, unanswerable].count(STDIN) > 1:
         raise UsageError("Only one of the files can be standard input.")
-    figures = run_evaluation(tools, queries, unanswerable, scorer)
+    figures = run_evaluation(tools, queries, unanswerable, scorer, embedder)
     if as_json:
         output.echo_json(figures)
     else:
