@@ -79,6 +79,8 @@ class Tool:
     """MCP's hints: readOnlyHint, destructiveHint, idempotentHint, openWorldHint, title."""
     icons: Sequence[Object] = ()
     """MCP's icons, as wire JSON."""
+    execution: Object = field(default_factory=dict)
+    """MCP's `execution` for clients of 2025-11-25: whether a call may run as a task."""
     keywords: tuple[str, ...] = ()
     """Words that a search finds it by, and that no list shows."""
     tags: tuple[str, ...] = ()
@@ -127,8 +129,10 @@ class ToolResult:
     """Whether the tool ran and reported an error; the content then says what went wrong."""
     meta: Object = field(default_factory=dict)
     """The result's `_meta`."""
-    kind: Literal["complete", "input_required"] = "complete"
-    """It is "input_required" if the tool asks for more before it can finish (protocol 2026-07-28)."""
+    kind: Literal["complete", "input_required", "task"] = "complete"
+    """It is "input_required" if the tool asks for more before it can finish (protocol 2026-07-28), and "task" if the
+    call goes on as a task, which `structured` describes (2025-11-25).
+    """
     input_requests: Object | None = None
     """What the tool asks for, if it needs more input."""
     request_state: str | None = None
@@ -483,6 +487,18 @@ class SessionClient(Client):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """That a call is to run as a task, or that a request is about one (protocol 2025-11-25)."""
+
+    id: str
+    """The id by which the client knows the task."""
+    ttl_ms: int | None = None
+    """How long the client wants the task to be kept; None leaves that to the server."""
+    on_status: Callable[[Object], None] | None = None
+    """Called with the task, by the server's own id for it, whenever the server reports its status."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Caller, session and environment of a request. Immutable, and the first argument everywhere."""
 
@@ -501,6 +517,8 @@ class Context:
     """The answers of a client to what a tool asked for, in a repeated call (protocol 2026-07-28)."""
     request_state: str | None = None
     """The value that the tool's first answer carried, in a repeated call."""
+    task: TaskRequest | None = None
+    """The task that the call is to run as, or that the request is about; None for other requests."""
     meta: Object = field(default_factory=dict)
     """The request's own `_meta`, without what belongs to the transport."""
     memo: MutableMapping[Hashable, Any] | None = field(default=None, compare=False, repr=False)

@@ -40,7 +40,9 @@ _RESERVED_META: Final = "io.modelcontextprotocol/"
 """Prefix of `_meta` keys by which a server describes itself."""
 
 
-_FORWARDED_META: Final = frozenset({"io.modelcontextprotocol/related-task"})
+RELATED_TASK_META: Final = "io.modelcontextprotocol/related-task"
+"""The `_meta` key of the task that a message belongs to."""
+_FORWARDED_META: Final = frozenset({RELATED_TASK_META})
 
 
 CLIENT_CAPABILITIES: Final[Mapping[str, str]] = {
@@ -199,6 +201,7 @@ def tool_to_wire(tool: Tool, name: str) -> dict[str, Any]:
         "outputSchema": tool.output_schema,
         "annotations": tool.annotations,
         "icons": list(tool.icons),
+        "execution": tool.execution,
         "_meta": tool.meta,
     }
     return {key: value for key, value in entry.items() if value or key in ("name", "inputSchema")}
@@ -210,7 +213,11 @@ def entry_for_version(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
 
 
 def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
-    """Drop an output schema that is not an object in older versions, which have only objects as structured content."""
+    """Drop what clients of the era cannot take: in older versions an output schema that is not an object, because they
+    have only objects as structured content, and in newer ones how the tool runs as a task.
+    """
+    if modern:
+        entry.pop("execution", None)
     output = entry.get("outputSchema")
     if not modern and isinstance(output, Mapping) and output.get("type") != "object":
         del entry["outputSchema"]

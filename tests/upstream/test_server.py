@@ -84,7 +84,8 @@ async def test_an_unlisted_tool_is_none_even_if_the_server_would_answer() -> Non
 
 async def test_a_tool_that_runs_only_as_a_task_is_called_as_one_and_its_result_waited_for() -> None:
     job = {"inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
-    async with server_of(raw(version="2025-11-25", tools={"job": job, "slow": job})) as server:
+    declared: dict[str, Any] = {"tasks": {"requests": {"tools": {"call": {}}}}}
+    async with server_of(raw(version="2025-11-25", capabilities=declared, tools={"job": job, "slow": job})) as server:
         assert {"job", "slow"} <= set(names(server))
         assert (await call(server, "job")).text == "ran task-job"
         with anyio.move_on_after(0.1):

@@ -431,6 +431,21 @@ async def test_a_deadline_does_not_run_while_a_person_answers() -> None:
     assert 9 < limit.deadline - anyio.current_time() <= 10
 
 
+async def test_a_question_about_a_task_names_the_task_as_the_client_knows_it() -> None:
+    logs = LogForwarder("s", Redactor(ServerOptions(name="s", command="s")))
+    running = RunningRequest(Peer(capabilities=ABLE), logs, may_ask=True, task="mine")
+    asked: list[Object] = []
+
+    async def ask(method: str, params: Object) -> Object:
+        asked.append(params)
+        return {"action": "cancel"}
+
+    running.ask = ask
+    theirs = {"io.modelcontextprotocol/related-task": {"taskId": "theirs"}}
+    await running.answer("elicitation/create", {"message": "?", "_meta": theirs})
+    assert asked == [{"message": "?", "_meta": {"io.modelcontextprotocol/related-task": {"taskId": "mine"}}}]
+
+
 async def test_a_server_cannot_ask_any_number_of_questions_at_the_same_time() -> None:
     options = ServerOptions(name="s", command="s")
     running = RunningRequest(Peer(capabilities=ABLE), LogForwarder("s", Redactor(options)), may_ask=True)

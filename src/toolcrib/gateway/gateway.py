@@ -7,6 +7,7 @@ A request that makes several calls, such as a script, makes them in a `nested_co
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
@@ -31,6 +32,7 @@ from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.sessions import Sessions
 from toolcrib.gateway.startup import StartupWait, missing_note
+from toolcrib.gateway.tasks import TaskManager
 from toolcrib.gateway.view import OverlayCache, ResolvedTool, View, ViewCache
 from toolcrib.gateway.visibility import (
     ExclusionReasons,
@@ -172,6 +174,14 @@ class Gateway:
         self.sessions = Sessions(self.options.sessions, self.state)
         self.past = PastRecorder(self.options.past_requests, self.state, sessions=self.options.sessions.sessions)
         """Past requests of each tenant; run `past.run` in a task group to save them in the background."""
+        self.tasks = TaskManager(
+            self.state,
+            self._policy,
+            backends=self.refresher.backends,
+            view=self.view,
+            run=partial(self.run, verbatim=True),
+            finish=self._finish,
+        )
         self.result_shapes = ResultShapes(self.state)
         self.gateway_id = gateway_id
         self.exclusions: ExclusionReasons = no_exclusions
@@ -363,6 +373,10 @@ class Gateway:
         except HandlerNotFound:
             self.refresher.invalidate(found.backends)
             raise
+        return await self._finish(ctx, tool, result)
+
+    async def _finish(self, ctx: Context, tool: Tool, result: ToolResult) -> ToolResult:
+        """Record a complete result, and rewrite the addresses in it that only its own server knows."""
         if result.kind == "complete":
             await self._record(ctx, tool, result)
         if result.meta and (meta := with_public_apps(tool.namespace, result.meta)) != result.meta:
@@ -583,7 +597,7 @@ def nested_context(ctx: Context, total: int | None = None, **more: Any) -> Conte
     `more` replaces other fields.
     """
     client = None if ctx.client is None else NestedCallClient(ctx.client, total)
-    return replace(ctx, client=client, input_responses=None, request_state=None, **more)
+    return replace(ctx, client=client, input_responses=None, request_state=None, task=None, **more)
 
 
 async def report_call_ended(ctx: Context) -> None:

@@ -100,7 +100,7 @@ class CacheMiddleware:
         is_wanted = self._listed.matches(call.tool.id) if self._listed else is_read_only(call.tool)
         if not is_wanted or ctx.providers or ctx.overriding:
             return None
-        if ctx.input_responses is not None or ctx.request_state is not None:
+        if ctx.input_responses is not None or ctx.request_state is not None or ctx.task is not None:
             return None
         if self._options.per == "caller" and is_anonymous(ctx):
             return None

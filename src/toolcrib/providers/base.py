@@ -143,6 +143,10 @@ class Provider(ABC):
         """Answer `prompts/get`, `resources/read` or `completion/complete`; the whole answer is structured content."""
         raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
 
+    async def request_task(self, ctx: Context, method: str, task_id: str) -> ToolResult:  # noqa: ARG002 - to override
+        """Answer `tasks/get`, `tasks/cancel` or `tasks/result` for a task that a call has created, by its own id."""
+        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
+
     async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:  # noqa: ARG002 - to override
         """Call back with its URI, on behalf of a caller, whenever that resource or one below it changed."""
         raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not report changes of resources.")

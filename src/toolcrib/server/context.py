@@ -7,7 +7,7 @@ else a user of the SDK's or FastMCP's own authentication), request providers (`t
 
 import logging
 import secrets
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast, get_args
 
@@ -20,7 +20,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Scope
 
-from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError
+from toolcrib.containment import isolate
+from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError, UpstreamError
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth import CALLER_KEY, sdk_caller
 from toolcrib.server.sdk_workarounds import connection_of, local_session
@@ -311,6 +312,22 @@ async def as_mcp_errors(work: Awaitable[_T]) -> _T:
     except Exception as error:
         logger.exception("a request failed unexpectedly")
         raise MCPError(INTERNAL_ERROR, "Internal error; see the server's log for the cause.") from error
+
+
+async def as_server_errors(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Do the work like `as_mcp_errors`; an error of an upstream server keeps its JSON-RPC code."""
+    try:
+        return await as_mcp_errors(isolate(work))
+    except MCPError as error:
+        cause = error.__cause__
+        if isinstance(cause, UpstreamError) and cause.rpc_code is not None:
+            raise server_error(cause, cause.rpc_code) from cause
+        raise
+
+
+def server_error(error: UpstreamError, code: int) -> MCPError:
+    """A server's JSON-RPC error for the client, with the server's own data if it sent any."""
+    return MCPError(code, str(error), error.data.get("rpc_data", error.payload()))
 
 
 def _json_rpc_code(error: ToolcribError) -> int:

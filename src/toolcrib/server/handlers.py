@@ -26,20 +26,33 @@ from toolcrib.errors import AmbiguousName, ExecutionFailed, NotFound, ToolcribEr
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.resources.listing import DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
-from toolcrib.server.context import RequestClient, RequestContext, as_mcp_errors, to_call_context, to_context
+from toolcrib.server.context import (
+    IdleClient,
+    RequestClient,
+    RequestContext,
+    as_mcp_errors,
+    as_server_errors,
+    detach,
+    server_error,
+    to_call_context,
+    to_context,
+)
 from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
 from toolcrib.server.sdk_workarounds import (
     EntryCache,
     NotifyingServer,
+    connection_of,
     defer_entries,
     defer_large_parts,
     may_send_requests,
     restore_large_parts,
 )
+from toolcrib.server.tasks import RunCall, TaskHandlers, has_tasks
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.reply import error_result
 from toolcrib.tracing import TRACING
 from toolcrib.types import PATH_META, Context, Object, ToolResult
+from toolcrib.upstream.negotiation import TASKS_CAPABILITY
 from toolcrib.wire import VIA_KEY, document_to_wire, is_modern, result_to_wire
 
 logger = logging.getLogger(__name__)
@@ -56,7 +69,7 @@ _RESULT_KEYS: Final[Mapping[DocumentKind, str]] = {
     "templates": "resourceTemplates",
 }
 _DOCUMENT_PARTS: Final = {"prompts/get": "messages", "resources/read": "contents"}
-_LARGE_METHODS: Final = ("tools/call", *_DOCUMENT_PARTS)
+_LARGE_METHODS: Final = ("tools/call", "tasks/result", *_DOCUMENT_PARTS)
 """Methods whose results can be large."""
 _BLOCKS_PER_STEP: Final = 200
 _MAX_ROUNDS: Final = 20
@@ -66,7 +79,6 @@ _MAX_QUESTIONS: Final = 20
 
 ObserveRequest = Callable[[str, str, float], None]
 """Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
-RunCall = Callable[[Context], Awaitable[ToolResult]]
 
 
 class ToolServer(NotifyingServer):
@@ -98,6 +110,7 @@ def make_server(
         name, changes=changes, version=version, title=title, description=description, website_url=website_url
     )
     handlers = ToolHandlers(facade, lambda: server.server_info_stamp)
+    tasks = TaskHandlers(facade, handlers.run_call, _large_result_to_wire)
     server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, handlers.list_tools)
     server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, handlers.call_tool)
     tracing = [_only_when(lambda _: TRACING.is_on, middleware) for middleware in server.middleware]
@@ -107,7 +120,9 @@ def make_server(
         _only_when(lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
         _only_when(lambda ctx: ctx.method == "tools/list" and may_send_requests(ctx), handlers.list_tools_encoded),
         _only_when(lambda ctx: ctx.method in _LARGE_METHODS, restore_large_parts),
+        _only_when(tasks.is_task_call, tasks.start),
     ]
+    tasks.register(server)
     ResourceHandlers(facade.gateway).register(server)
     if changes is not None:
         subscriptions = SubscriptionHandlers(changes, facade.gateway)
@@ -173,6 +188,9 @@ class ToolHandlers:
         instructions = await self._instructions(caller_ctx)
         available = await self._capabilities(caller_ctx)
         capabilities = _filter_capabilities(result.get("capabilities", {}), available)
+        has_session = caller_ctx.session is not None or connection_of(ctx).session_id is not None
+        if has_session and has_tasks(result.get("protocolVersion")) and await self._offers_tasks(caller_ctx):
+            capabilities["tasks"] = TASKS_CAPABILITY
         return {**result, "capabilities": capabilities, **({"instructions": instructions} if instructions else {})}
 
     async def _capabilities(self, ctx: Context) -> DocumentCapabilities:
@@ -184,6 +202,13 @@ class ToolHandlers:
             return DocumentCapabilities(
                 prompts=True, resources=True, completions=True, subscriptions=True, logging=True
             )
+
+    async def _offers_tasks(self, ctx: Context) -> bool:
+        try:
+            return await isolate(partial(self._facade.offers_tasks, ctx))
+        except Exception:
+            logger.exception("cannot determine whether a client may run tasks")
+            return False
 
     async def _instructions(self, ctx: Context) -> str:
         """The caller's instructions; empty on failure, because later requests will report the problem."""
@@ -225,8 +250,8 @@ class ToolHandlers:
         """`tools/call`, for a meta-tool or a tool by its public name."""
         http = request.request if is_modern(request.protocol_version) else None
         run = partial(self._run, params, None if http is None else http.headers)
-        result = await as_mcp_errors(self._call(to_call_context(request, params), run))
-        return await defer_large_parts(await _result_in_steps(result, request.protocol_version))
+        result = await as_mcp_errors(self.run_call(to_call_context(request, params), run))
+        return await _large_result_to_wire(result, request.protocol_version)
 
     async def _run(
         self, params: mcp_types.CallToolRequestParams, headers: Mapping[str, str] | None, ctx: Context
@@ -242,7 +267,8 @@ class ToolHandlers:
                 raise MCPError(rejection.code, rejection.message, rejection.data)
         return await self._facade.call(ctx, params.name, arguments)
 
-    async def _call(self, ctx: Context, run: RunCall) -> ToolResult:
+    async def run_call(self, ctx: Context, run: RunCall) -> ToolResult:
+        """Run a call; an error becomes a result, unless it concerns the request. Raises such errors and `MCPError`."""
         try:
             return await resolve_input_required(ctx, lambda round_ctx: isolate(partial(run, round_ctx)))
         except (NotFound, AmbiguousName):
@@ -250,9 +276,13 @@ class ToolHandlers:
         except UpstreamError as error:
             if error.rpc_code is None:
                 return error_result(error)
-            raise _server_error(error, error.rpc_code) from error
+            raise server_error(error, error.rpc_code) from error
         except ToolcribError as error:
             return error_result(error)
+
+
+async def _large_result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
+    return await defer_large_parts(await _result_in_steps(result, version))
 
 
 async def _result_in_steps(result: ToolResult, version: str) -> dict[str, Any]:
@@ -296,6 +326,8 @@ class ResourceHandlers:
         server.add_request_handler("prompts/get", mcp_types.GetPromptRequestParams, self.get)
         server.add_request_handler("resources/read", mcp_types.ReadResourceRequestParams, self.read)
         server.add_request_handler("completion/complete", mcp_types.CompleteRequestParams, self.complete)
+        changed = "notifications/roots/list_changed"
+        server.add_notification_handler(changed, mcp_types.NotificationParams, self.roots_changed)
 
     async def list(
         self, kind: DocumentKind, request: RequestContext, params: mcp_types.PaginatedRequestParams
@@ -342,6 +374,10 @@ class ResourceHandlers:
         wanted.pop("_meta", None)
         return await _respond(request, lambda: self._resources.complete(to_context(request), wanted))
 
+    async def roots_changed(self, request: RequestContext, params: mcp_types.NotificationParams) -> None:  # noqa: ARG002 - SDK handler
+        """`notifications/roots/list_changed`: forward it to the servers that the session uses."""
+        self._resources.roots_changed(replace(detach(to_context(request)), client=IdleClient(request)))
+
 
 async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolResult]]) -> HandlerResult:
     """The result of a server in the client's protocol version. An error of the server keeps its JSON-RPC code."""
@@ -349,13 +385,7 @@ async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolRes
     async def respond() -> dict[str, Any]:
         return await _document_in_steps(request.method, await work(), request.protocol_version)
 
-    try:
-        return await defer_large_parts(await as_mcp_errors(isolate(respond)))
-    except MCPError as error:
-        cause = error.__cause__
-        if isinstance(cause, UpstreamError) and cause.rpc_code is not None:
-            raise _server_error(cause, cause.rpc_code) from cause
-        raise
+    return await defer_large_parts(await as_server_errors(respond))
 
 
 async def _document_in_steps(method: str, result: ToolResult, version: str) -> dict[str, Any]:
@@ -371,11 +401,6 @@ async def _document_in_steps(method: str, result: ToolResult, version: str) -> d
         await anyio.lowlevel.checkpoint()
     rest = document_to_wire(method, replace(result, structured={**result.structured, key: []}), version)
     return {**rest, key: checked}
-
-
-def _server_error(error: UpstreamError, code: int) -> MCPError:
-    """A server's JSON-RPC error for the client, with the server's own data if it sent any."""
-    return MCPError(code, str(error), error.data.get("rpc_data", error.payload()))
 
 
 def _with_via(entry: Object, gateway_id: str) -> Object:
@@ -411,7 +436,7 @@ async def resolve_input_required(ctx: Context, run: RunCall) -> ToolResult:
             break
         answers = {key: await _ask_client(client, request) for key, request in requests.items()}
         result = await run(replace(ctx, input_responses=answers, request_state=result.request_state, memo={}))
-        if result.kind == "complete":
+        if result.kind != "input_required":
             break
     return result
 

@@ -39,7 +39,6 @@ from toolcrib.providers.base import ChangeSource, ProviderFeature
 from toolcrib.server.context import (
     LOG_LEVEL_STATE,
     LOG_LEVELS,
-    IdleClient,
     RequestContext,
     as_mcp_errors,
     detach,
@@ -291,6 +290,10 @@ class NotificationQueue:
         """Queue a log message. A full queue drops its oldest notification."""
         self._put(next(self._numbers), "notifications/message", message)
 
+    def task_status(self, task: dict[str, Any]) -> None:
+        """Queue the status of a task; it replaces an earlier one that was not sent yet."""
+        self._put(("task", task.get("taskId")), "notifications/tasks/status", task)
+
     def _put(self, key: object, method: str, params: dict[str, Any]) -> None:
         self._waiting[key] = (method, params)
         if len(self._waiting) > _MAX_QUEUED:
@@ -336,6 +339,12 @@ class _SessionSubscriptions:
         self.level: str | None = None
 
 
+def session_queue(request: RequestContext) -> NotificationQueue | None:
+    """The notifications of the request's session; None if it cannot receive any."""
+    session = connection_of(request).state.get(_SESSION_KEY)
+    return session.queue if isinstance(session, _SessionSubscriptions) else None
+
+
 class SubscriptionHandlers:
     """Request handlers and middleware for subscriptions of one server."""
 
@@ -356,9 +365,6 @@ class SubscriptionHandlers:
         server.add_request_handler("resources/subscribe", mcp_types.SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", mcp_types.UnsubscribeRequestParams, self.unsubscribe)
         server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, self.set_level)
-        server.add_notification_handler(
-            "notifications/roots/list_changed", mcp_types.NotificationParams, self.roots_changed
-        )
 
     async def subscribe_session(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: subscribe a new session to changes of its lists, until its connection ends."""
@@ -462,10 +468,6 @@ class SubscriptionHandlers:
             connection_of(request).exit_stack.callback(unsubscribe)
         session.level = connection_of(request).state[LOG_LEVEL_STATE] = params.level
         return mcp_types.EmptyResult()
-
-    async def roots_changed(self, request: RequestContext, params: mcp_types.NotificationParams) -> None:  # noqa: ARG002 - SDK handler
-        """`notifications/roots/list_changed`: forward it to the servers that the session uses."""
-        self._resources.roots_changed(replace(detach(to_context(request)), client=IdleClient(request)))
 
     async def forward_logs(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: forward log messages of servers during a modern request that asks for them."""

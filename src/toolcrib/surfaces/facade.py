@@ -19,6 +19,7 @@ from toolcrib.catalog.catalog import SEARCH_HINT, Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, NotStarted, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import SEARCH_ELSEWHERE_HINT, Gateway
 from toolcrib.gateway.refresh import CatalogRefresher
+from toolcrib.gateway.tasks import takes_tasks
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
 from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.providers.base import Backend
@@ -313,6 +314,20 @@ class ToolFacade:
             view.find_wire(name) is not None or name in self._public_names(view, everything=self._everything(ctx)).tools
         )
 
+    async def task_tool(self, ctx: Context, name: str) -> ResolvedTool | None:
+        """The tool with this public name, if a call of it can run as a task."""
+        if not ctx.show_all and name in self._handlers:
+            return None
+        found = self._find_listed(await self._gateway.view(ctx), ctx, name)
+        return found if found is not None and takes_tasks(found) else None
+
+    async def offers_tasks(self, ctx: Context) -> bool:
+        """Whether this client lists a tool that can run as a task, or may list one when all servers have started."""
+        view = await self._gateway.view(ctx)
+        if any(entry.tool.execution for entry in self._native_tools(ctx, view)):
+            return True
+        return self._everything(ctx) and any(status.is_missing for status in await self._gateway.servers(ctx, view))
+
     async def header_schema(self, ctx: Context, name: str) -> Object | None:
         """The input schema of the tool with this public name, if a client repeats some of its arguments in headers."""
         view = await self._gateway.view(ctx)
@@ -393,10 +408,12 @@ class ToolFacade:
             named = self._public_names(view, everything=everything).tools
         by_id = sorted(named.items(), key=lambda pair: pair[1].id)
         taken: Collection[str] = () if everything and not self._lists_all else self._handlers
-        return tuple(_list_entry(name, self._with_kept_schema(tool)) for name, tool in by_id if name not in taken)
+        return tuple(_list_entry(name, self._as_listed(view, tool)) for name, tool in by_id if name not in taken)
 
-    def _with_kept_schema(self, tool: Tool) -> Tool:
-        """The tool, without its output schema if its results violated that."""
+    def _as_listed(self, view: View, tool: Tool) -> Tool:
+        """The tool, without an output schema that its results violated, and without tasks if it cannot run as one."""
+        if tool.execution and not takes_tasks(view.find(tool.id)):
+            tool = replace(tool, execution={})
         return tool if self._gateway.honors_output_schema(tool) else replace(tool, output_schema=None)
 
     def _public_names(self, view: View, *, everything: bool) -> PublicNames:
@@ -461,7 +478,7 @@ def _list_entry(name: str, tool: Tool) -> ListedTool:
     definition: dict[str, Any] = {
         "schemas": [tool.input_schema, tool.output_schema],
         "about": [name, tool.title, tool.description],
-        "more": [tool.annotations, list(tool.icons), tool.meta],
+        "more": [tool.annotations, list(tool.icons), tool.meta, tool.execution],
     }
     text = json.dumps(definition, default=_json_default)
     return ListedTool(name, tool, len(text) + _KEYS_BYTES, blake2b(text.encode(), digest_size=12).digest())

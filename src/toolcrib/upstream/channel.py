@@ -19,6 +19,7 @@ Streams: TypeAlias = TransportStreams
 _LIST_CHANGED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
 CLIENT_NOTIFICATIONS: Final = frozenset({"notifications/message", "notifications/elicitation/complete"})
 """Notifications of a server that concern the client of a request, not the connection."""
+TASK_STATUS: Final = "notifications/tasks/status"
 FAILURE_MARK: Final = secrets.token_hex(8)
 """Marks our own error responses. Random, so that a server cannot forge one."""
 NO_MESSAGE: Final = "its response claims to be JSON but is not a JSON-RPC message; check the url"
@@ -89,7 +90,7 @@ class ServerNotifications:
         self.on_resource_updated: Callable[[str], object] | None = None
         """Called with the URI of a resource that changed."""
         self.on_message: Callable[[str, Mapping[str, Any]], object] | None = None
-        """Called with the method and params of what concerns a client: see `CLIENT_NOTIFICATIONS`."""
+        """Called with the method and params of what concerns a client: `CLIENT_NOTIFICATIONS` and `TASK_STATUS`."""
 
     def dispatch(self, method: Any, params: Mapping[str, Any] | None) -> None:
         """Pass a notification to its handler; unknown ones are dropped."""
@@ -100,7 +101,7 @@ class ServerNotifications:
         elif method == "notifications/resources/updated":
             if self.on_resource_updated is not None and isinstance(uri := params.get("uri"), str):
                 self.on_resource_updated(uri)
-        elif method in CLIENT_NOTIFICATIONS and self.on_message is not None:
+        elif (method in CLIENT_NOTIFICATIONS or method == TASK_STATUS) and self.on_message is not None:
             self.on_message(method, params)
 
 

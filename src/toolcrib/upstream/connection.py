@@ -44,11 +44,19 @@ from toolcrib.upstream.channel import (
     embedded_failure,
 )
 from toolcrib.upstream.forwarding import RunningRequest, ServerMessages
-from toolcrib.upstream.negotiation import CLIENT_INFO, NORMALIZE, Handshake, HeaderMap, NegotiatedProtocol, negotiate
+from toolcrib.upstream.negotiation import (
+    CLIENT_INFO,
+    NORMALIZE,
+    TASKS_VERSION,
+    Handshake,
+    HeaderMap,
+    NegotiatedProtocol,
+    negotiate,
+)
 from toolcrib.upstream.open_calls import OpenCall
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bounded
-from toolcrib.wire import CLIENT_CAPABILITIES, replace_surrogates
+from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, replace_surrogates
 
 _EMPTY: Final[Object] = {}
 _SDK_CLOSED: Final = "Connection closed"
@@ -205,6 +213,8 @@ class Connection:
         self.protocol = NegotiatedProtocol(client.protocol_version or "", show_all)
         self.capabilities = client.server_capabilities or ServerCapabilities()
         changing = (self.capabilities.tools, self.capabilities.prompts, self.capabilities.resources)
+        self.takes_tasks = self.protocol.version == TASKS_VERSION and self.capabilities.tasks is not None
+        """Whether the server runs calls of tools as tasks."""
         self.can_subscribe = self.protocol.modern and any(part is not None and part.list_changed for part in changing)
 
     @property
@@ -245,37 +255,48 @@ class Connection:
         headers = self.protocol.headers(method, params, header_map)
         if ctx.client is None:
             raw = await self._send_direct(method, whole, headers)
-            return await self._task_result(raw, headers, None) if "task" in params else raw
+            return await self._task_result(request, raw, headers, None) if "task" in params else raw
         running = RunningRequest(
             ctx.client,
             self.messages.logs,
             may_ask=self.messages.may_ask,
             wants_logs=self.protocol.modern and LOG_LEVEL_META_KEY in ctx.meta,
             limit=limit,
+            task="" if ctx.task is None else ctx.task.id,
         )
         if open_call is not None:
             running.ask, open_call.on_client = open_call.ask, running.replace_client
         with self.messages.track(running):
             try:
                 raw = await self._send_direct(method, whole, headers, running)
-                return await self._task_result(raw, headers, running) if "task" in params else raw
+                return await self._task_result(request, raw, headers, running) if "task" in params else raw
             finally:
                 await running.close()
 
     async def _task_result(
-        self, created: dict[str, Any], headers: dict[str, str], exchange: Exchange | None
+        self, request: CallerRequest, created: dict[str, Any], headers: dict[str, str], exchange: Exchange | None
     ) -> dict[str, Any]:
-        """Wait for the result of a task that a call has created; cancel the task if the caller does not wait."""
+        """Return the task that a call has created, to a client that wants a task; to others, its result.
+
+        The task is cancelled if such a client does not wait for it.
+        """
         task = created.get("task")
         task_id = task.get("taskId") if isinstance(task, dict) else None
-        if not isinstance(task_id, str):
+        if not isinstance(task, dict) or not isinstance(task_id, str):
+            return created
+        if request.ctx.task is not None:
+            self.messages.follow_task(task, request.ctx.task)
             return created
         try:
-            return await self._send_direct("tasks/result", {"taskId": task_id}, headers, exchange)
+            result = await self._send_direct("tasks/result", {"taskId": task_id}, headers, exchange)
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(_CANCEL_TIMEOUT_S, shield=True), suppress(ExchangeError):
                 await self._send_direct("tasks/cancel", {"taskId": task_id}, headers)
             raise
+        if isinstance(meta := result.get("_meta"), dict):
+            # The caller knows nothing of the task.
+            meta.pop(RELATED_TASK_META, None)
+        return result
 
     async def set_log_level(self, ctx: Context) -> None:
         """Ask an older server for log messages of the level that the client wants, if it does not know yet."""

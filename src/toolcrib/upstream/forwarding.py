@@ -9,7 +9,7 @@ has used the connection.
 import logging
 import math
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
@@ -20,9 +20,10 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from pydantic_core import to_json
 
 from toolcrib.providers.base import LogAudience
-from toolcrib.types import Client, Context, Object, SessionClient, Unsubscribe
+from toolcrib.types import Client, Context, Object, SessionClient, TaskRequest, Unsubscribe
+from toolcrib.upstream.channel import TASK_STATUS
 from toolcrib.upstream.redact import Redactor
-from toolcrib.wire import CLIENT_CAPABILITIES, replace_surrogates
+from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, replace_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,11 @@ _MAX_QUEUED: Final = 64
 """Notifications kept for a client that is slower than the server; older ones are dropped."""
 _MAX_QUESTIONS: Final = 16
 """Questions of one request that its client is asked at the same time."""
+_MAX_TASKS: Final = 1024
+"""Tasks of one connection whose status is reported; further ones replace the oldest."""
+_MAX_EARLY: Final = 16
+_MAX_TASK_S: Final = 3600.0
+"""How long a connection without requests is kept for its tasks."""
 _FLUSH_S: Final = 1.0
 """How long a response waits for the notifications that came before it."""
 _REFUSALS: Final = {
@@ -134,15 +140,18 @@ class RunningRequest:
         may_ask: bool,
         wants_logs: bool = False,
         limit: anyio.CancelScope | None = None,
+        task: str = "",
     ) -> None:
         """`may_ask` is whether the server may ask the client, `wants_logs` whether the request itself asks for log
-        messages, as of 2026-07-28; `limit` does not run while the client answers.
+        messages, as of 2026-07-28; `limit` does not run while the client answers. `task` is the client's id of the task
+        that the request is about.
         """
         self.wants_logs = wants_logs
         self._client = client
         self._logs = logs
         self._may_ask = may_ask
         self._limit = limit
+        self._task = task
         self.ask: AskFn | None = None
         """Asks the client in place of its own methods."""
         self._waiting: deque[Callable[[], Awaitable[None]]] = deque(maxlen=_MAX_QUEUED)
@@ -186,6 +195,8 @@ class RunningRequest:
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Put a request of the server to the client. Raises `MCPError` if the client cannot be asked, or fails."""
         asked = {key: value for key, value in params.items() if key != "_meta"}
+        if self._task:
+            asked["_meta"] = {RELATED_TASK_META: {"taskId": self._task}}
         if not self._may_ask or not self._can_ask(method):
             return refuse(method)
         if self._questions >= _MAX_QUESTIONS:
@@ -256,6 +267,12 @@ class ServerMessages:
         """Asked for roots while no request is running: the client of the session, if it may be asked then."""
         self._users: dict[tuple[str | None, str], LogAudience] = {}
         self._running: dict[object, RunningRequest] = {}
+        self._tasks: OrderedDict[str, Callable[[Object], None]] = OrderedDict()
+        """By the server's id of a task: called with its status."""
+        self._early: OrderedDict[str, Object] = OrderedDict()
+        """The statuses of tasks that are not followed yet: a status may come before the response with the task's id."""
+        self.tasks_until = 0.0
+        """Until when tasks of this connection may run, on the event loop's clock."""
         self.start_soon: Callable[..., object] | None = None
         """Starts a task that lasts as long as the connection at most; set while there is one."""
 
@@ -297,8 +314,37 @@ class ServerMessages:
         candidates = [request for request in self._running.values() if request.wants_logs]
         return candidates[0] if len(candidates) == 1 else None
 
+    def follow_task(self, task: Object, request: TaskRequest) -> None:
+        """Report the status of a task that the server has created."""
+        ttl, task_id = task.get("ttl"), task["taskId"]
+        kept_s = min(ttl / 1000, _MAX_TASK_S) if isinstance(ttl, int | float) else _MAX_TASK_S
+        self.tasks_until = max(self.tasks_until, anyio.current_time() + kept_s)
+        if request.on_status is None:
+            return
+        early = self._early.pop(task_id, None)
+        self._tasks[task_id] = request.on_status
+        if len(self._tasks) > _MAX_TASKS:
+            self._tasks.popitem(last=False)
+        if early is not None:
+            request.on_status(early)
+
+    def _report_task(self, params: Mapping[str, Any]) -> None:
+        task_id = params.get("taskId")
+        if not isinstance(task_id, str):
+            return
+        report = self._tasks.get(task_id)
+        if report is not None:
+            report(params)
+            return
+        self._early[task_id] = params
+        if len(self._early) > _MAX_EARLY:
+            self._early.popitem(last=False)
+
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Forward a notification."""
+        if method == TASK_STATUS:
+            self._report_task(params)
+            return
         request = self._logged_for() if self.users == "all" else self._addressee()
         if request is not None and self.start_soon is not None:
             self.start_soon(request.notify, method, params)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
 import anyio.lowlevel
@@ -25,7 +25,7 @@ from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection
-from toolcrib.upstream.negotiation import HeaderMap
+from toolcrib.upstream.negotiation import TASKS_VERSION, HeaderMap
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.wire import is_encodable, is_loop, mark_listed, read_tool
 
@@ -40,6 +40,8 @@ _TOOLS_PER_CHECKPOINT: Final = 10
 """Definitions read before other tasks get a turn."""
 _HEADER_ANNOTATION: Final = f'"{X_MCP_HEADER_KEY}"'.encode()
 """Only a definition with this key in its JSON has to be searched for such annotations."""
+_NO_TASKS: Final = "it runs only as a task, but its server does not declare that it takes tasks"
+_EXECUTION: Final = b'"execution"'
 _MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _MAX_URI: Final = 8192
 _ENTRIES_PER_CHECKPOINT: Final = 50
@@ -62,7 +64,7 @@ class RemoteTool:
     """Digest of the raw definition; a tool with an unchanged digest stays the same object."""
     header_map: HeaderMap = field(default_factory=dict)
     is_task: bool = False
-    """Whether it only runs as a task (2025-11-25)."""
+    """Whether it runs only as a task (2025-11-25)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,16 @@ class ToolList:
     """Why it is incomplete; empty if it is complete."""
     definitions: ToolDefinitions = field(default_factory=ToolDefinitions)
     """What it was read from."""
+
+
+_TaskRule = Literal["ignored", "taken", "refused"]
+"""What a server makes of calls as tasks: its version has none, it takes them, or it does not say that it does."""
+
+
+def _task_rule(connection: Connection) -> _TaskRule:
+    if connection.protocol.version != TASKS_VERSION:
+        return "ignored"
+    return "taken" if connection.takes_tasks else "refused"
 
 
 class ToolLister:
@@ -95,7 +107,7 @@ class ToolLister:
 
         If a later page fails, the result has the tools read so far, and its `problem` says what is missing.
         """
-        walk = self._reader(known, modern=connection.protocol.modern)
+        walk = self._reader(known, modern=connection.protocol.modern, tasks=_task_rule(connection))
         problem = ""
         cursor: str | None = None
         cursors: set[str] = set()
@@ -128,9 +140,17 @@ class ToolLister:
         await walk.take(list(definitions))
         return walk.result("")
 
-    def _reader(self, known: Mapping[str, RemoteTool], *, modern: bool) -> "_ToolListReader":
+    def _reader(
+        self, known: Mapping[str, RemoteTool], *, modern: bool, tasks: _TaskRule = "ignored"
+    ) -> "_ToolListReader":
         return _ToolListReader(
-            self._namespace, known, offers=self._offers, hidden=self._hidden, gateway=self._gateway, modern=modern
+            self._namespace,
+            known,
+            offers=self._offers,
+            hidden=self._hidden,
+            gateway=self._gateway,
+            modern=modern,
+            tasks=tasks,
         )
 
 
@@ -146,6 +166,7 @@ class _ToolListReader:
         hidden: frozenset[str],
         gateway: str,
         modern: bool,
+        tasks: _TaskRule,
     ) -> None:
         self._namespace = namespace
         self._known = known
@@ -153,6 +174,7 @@ class _ToolListReader:
         self._hidden = hidden
         self._gateway = gateway
         self._modern = modern
+        self._tasks = tasks
         self._tools: dict[str, RemoteTool] = {}
         self._rejected: list[Rejected] = []
         self._definitions: list[Any] = []
@@ -195,7 +217,8 @@ class _ToolListReader:
         """Return the tool, the reason it was rejected, or None for a tool of our own that came back through a loop
         of gateways.
         """
-        digest = blake2b(data, digest_size=16, person=b"modern" if self._modern else b"").digest()
+        person = self._tasks.encode() if _EXECUTION in data else b""
+        digest = blake2b(data, digest_size=16, person=b"modern" if self._modern else person).digest()
         if known is not None and known.digest == digest:
             return known
         read = read_tool(raw, namespace=self._namespace)
@@ -203,12 +226,24 @@ class _ToolListReader:
         if tool is None or isinstance(tool, Rejected):
             return tool
         if not self._modern:
-            return RemoteTool(tool=tool, digest=digest, is_task=_is_task(raw))
+            return self._read_execution(raw, tool, digest)
         if _HEADER_ANNOTATION not in data:
             return RemoteTool(tool=tool, digest=digest)
         if (invalid := find_invalid_x_mcp_header(tool.input_schema)) is not None:
             return Rejected(tool=tool.name, reason=invalid)
         return RemoteTool(tool=tool, digest=digest, header_map=x_mcp_header_map(tool.input_schema))
+
+    def _read_execution(self, raw: Any, tool: Tool, digest: bytes) -> RemoteTool | Rejected:
+        """Return the tool with what it says of tasks. One that runs only as a task is called as one for clients that
+        know none, so that all clients may call it either way.
+        """
+        execution = raw.get("execution")
+        support = execution.get("taskSupport") if isinstance(execution, Mapping) else None
+        if support == "required" and self._tasks == "refused":
+            return Rejected(tool=tool.name, reason=_NO_TASKS)
+        if self._tasks == "taken" and support in ("required", "optional"):
+            tool = replace(tool, execution={"taskSupport": "optional"})
+        return RemoteTool(tool=tool, digest=digest, is_task=support == "required" and self._tasks == "taken")
 
     def result(self, problem: str) -> ToolList:
         tools = tuple(one.tool for name, one in self._tools.items() if name not in self._hidden)
@@ -225,11 +260,6 @@ class _ToolListReader:
                 size=self._size,
             ),
         )
-
-
-def _is_task(raw: Mapping[str, Any]) -> bool:
-    execution = raw.get("execution")
-    return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ _CONNECTION_KEYS: Final = frozenset(
     {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_META}
 )
 """`_meta` keys of a caller's request that belong to the caller's own connection."""
+TASKS_VERSION: Final = "2025-11-25"
+"""The only version whose servers run calls as tasks; later ones have an extension for it."""
+TASKS_CAPABILITY: Final[Object] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+"""What a server declares that runs calls of tools as tasks."""
 _USED_CAPABILITIES: Final[Mapping[str, tuple[str, ...]]] = {
     "tools": ("listChanged",),
     "prompts": ("listChanged",),
@@ -226,11 +230,19 @@ def _used_capabilities(raw: dict[str, Any]) -> dict[str, Any]:
     given = raw.get("capabilities")
     if not isinstance(given, dict):
         return {}
-    return {
+    used: dict[str, Any] = {
         name: {flag: part.get(flag) is True for flag in flags}
         for name, flags in _USED_CAPABILITIES.items()
         if isinstance(part := given.get(name), dict)
     }
+    return {**used, "tasks": TASKS_CAPABILITY} if _takes_tasks(given) else used
+
+
+def _takes_tasks(capabilities: Object) -> bool:
+    part: Any = capabilities
+    for name in ("tasks", "requests", "tools", "call"):
+        part = part.get(name) if isinstance(part, dict) else None
+    return isinstance(part, dict)
 
 
 def _implementation(info: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """One remote MCP server as a provider of tools, prompts and resources: its calls, and the errors that callers see."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -134,12 +135,14 @@ class UpstreamServer(RemoteServer):
         self, ctx: Context, tool: RemoteTool, arguments: Object, limit: anyio.CancelScope | None = None
     ) -> ToolResult:
         params: dict[str, Any] = {"name": tool.tool.name, "arguments": dict(arguments)}
-        if tool.is_task:
+        if ctx.task is not None and tool.tool.execution:
+            params["task"] = {} if ctx.task.ttl_ms is None else {"ttl": ctx.task.ttl_ms}
+        elif tool.is_task:
             params["task"] = {}
         raw = await self._request(CallerRequest(ctx, "tools/call", params, tool.header_map, limit))
         if self.status.stale:
             self._supervisor.wake()
-        return self._read(read_result, raw)
+        return self._read(_read_call, raw)
 
     async def _request(self, request: CallerRequest) -> dict[str, Any]:
         """Send a caller's request, and return its raw result; or what an older server asks, for a newer client."""
@@ -241,6 +244,17 @@ class UpstreamServer(RemoteServer):
             return read(raw)
         except UpstreamError as error:
             raise UpstreamError(f'"{self.name}": {error.message}', data={"server": self.name}) from error
+
+    async def request_task(self, ctx: Context, method: str, task_id: str) -> ToolResult:
+        """Return the task that a call has created or, for `tasks/result`, its result. Raises as `call_tool` does.
+
+        A client waits for `tasks/result` for as long as it likes.
+        """
+        waits = method == "tasks/result"
+        with anyio.move_on_after(math.inf if waits else self.options.call_timeout_s):
+            raw = await self._request(CallerRequest(ctx, method, {"taskId": task_id}))
+            return self._read(read_result, raw) if waits else ToolResult(kind="task", structured=raw)
+        raise self._timeout(method)
 
     # -- prompts and resources -------------------------------------------------------------------------------------
 
@@ -345,6 +359,11 @@ class UpstreamServer(RemoteServer):
         if retry_at is None:
             return "It is being tried right now."
         return f"It is tried again in {max(0, round(retry_at - time.time()))} s."
+
+
+def _read_call(raw: dict[str, Any]) -> ToolResult:
+    task = raw.get("task")
+    return ToolResult(kind="task", structured=task) if isinstance(task, dict) else read_result(raw)
 
 
 def _duration(seconds: float) -> str:

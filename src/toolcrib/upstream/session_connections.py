@@ -242,7 +242,9 @@ class SessionConnections:
         if not idle:
             raise SessionUnavailable(f"all {self._fleet.max_sessions} connections of its clients' sessions are in use")
         own = [entry for entry in idle if entry.is_of(caller)]
-        self._close(min(own or idle, key=lambda entry: entry.used_at), "its place was needed")
+        now = anyio.current_time()
+        first = min(own or idle, key=lambda entry: (entry.messages.tasks_until > now, entry.used_at))
+        self._close(first, "its place was needed")
 
     def _note_failure(self, entry: _SessionConnection) -> None:
         if not self.falls_back or self._older_fails_until > anyio.current_time():
@@ -280,7 +282,8 @@ class SessionConnections:
     async def _wait_idle(self, entry: _SessionConnection) -> None:
         """Wait until the connection ends, or was not used for long; then no request gets it any more."""
         while not entry.channel.closed.is_set:
-            now, idle_at = anyio.current_time(), entry.used_at + self._fleet.session_idle_s
+            now = anyio.current_time()
+            idle_at = max(entry.used_at + self._fleet.session_idle_s, entry.messages.tasks_until)
             if entry.users == 0 and now >= idle_at:
                 self._close(entry, "it was not used")
                 return
