@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolcrib.search.features import pair_key, query_simhash, simhash, stem_key
+from toolcrib.search.features import query_simhash, simhash, stem_key
 from toolcrib.search.index import Index, Segment
 from toolcrib.search.text import literal_names, split_words, stem
 from toolcrib.search.vectors import default_table, quantize, quantize_query
@@ -98,7 +98,7 @@ def test_the_verb_of_a_name_is_among_its_first_words() -> None:
 
 def test_neighbouring_stems_lead_to_the_tools_that_have_them() -> None:
     found = segment(FULL, tool("other", "To request pulls."), tool("pull_requests")).features
-    key = np.uint64(pair_key(stem_key(stem("pull")), stem_key(stem("requests"))))
+    key = np.uint64(stem_key(stem("pull")) << 32 | stem_key(stem("requests")))
     assert found.pair_positions[found.pair_keys == key].tolist() == [0, 2]
     assert (np.diff(found.pair_keys.astype(object)) >= 0).all()
 

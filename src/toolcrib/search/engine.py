@@ -104,7 +104,7 @@ def listing(
 
 
 def _allowed_tools(view: IndexView, filters: Filters) -> list[Bools]:
-    if filters == Filters():
+    if filters == _NO_FILTERS:
         return [part.visible for part in view.parts]
     return [part.visible & part.segment.facets.matching(filters) for part in view.parts]
 
@@ -185,6 +185,8 @@ def _advice(answer: QueryAnswer) -> str:
         return "Nothing fits; popular tools are shown instead."
     return "Nothing fits well: these are the nearest." if answer.hits[0].weak else ""
 
+
+_NO_FILTERS = Filters()
 
 _MAX_QUOTED = 60
 """Characters of a query that a note repeats."""
@@ -298,7 +300,7 @@ def _hybrid_hits(task: SearchTask, reading: _Reading, place: int) -> list[_Found
     places = ranking.places()
     source = ReasonSource(lambda: explain_hits(view, query, ranking, options))
     hits = []
-    rows = zip(ranking.tools, places, matched_words(query, ranking), strict=True)
+    rows = zip(ranking.tools, places, matched_words(query, ranking, places), strict=True)
     for number, (ranked, (part, position), words) in enumerate(rows):
         segment = view.parts[part].segment
         hits.append(

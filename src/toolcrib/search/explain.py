@@ -81,12 +81,16 @@ class ReasonSource:
         return self._all
 
 
-def matched_words(query: ParsedQuery, ranking: Ranking) -> list[tuple[str, ...]]:
-    """The query words that each hit covers, in their order."""
+def matched_words(query: ParsedQuery, ranking: Ranking, at: Sequence[tuple[int, int]]) -> list[tuple[str, ...]]:
+    """The query words that each hit covers, in their order; `at` has the part and position of each hit."""
     match = ranking.match
     typed = [matched.term.word_range[0] for matched in match.terms]
+    if not match.names and ranking.past is None and typed == sorted(set(typed)):
+        words = [query.words[place] for place in typed]
+        covers = [ranking.candidates[hit.part].covered_idf[:, hit.row].tolist() for hit in ranking.tools]
+        return [tuple(compress(words, row)) for row in covers]
     found: list[tuple[str, ...]] = []
-    for hit, (number, position) in zip(ranking.tools, ranking.places(), strict=True):
+    for hit, (number, position) in zip(ranking.tools, at, strict=True):
         places = {*compress(typed, ranking.candidates[number].covered_idf[:, hit.row].tolist())}
         for item in match.names:
             if position in item.expansions[0].tools[number]:

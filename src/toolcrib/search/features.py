@@ -97,7 +97,7 @@ class ToolFeatures:
     verbs: npt.NDArray[np.uint32]
     """The kinds of the verbs in the name; 0 for none."""
     pair_keys: Keys
-    """The keys of neighbouring stems, sorted."""
+    """The keys of neighbouring stems, sorted: the hash of the first in the high half, that of the second in the low."""
     pair_positions: Ints
     """The tool of each entry of `pair_keys`."""
 
@@ -195,11 +195,6 @@ def tool_features(
 def stem_key(stem: str) -> int:
     """Hash a stem to 32 bits."""
     return crc32(stem.encode("utf-8", "replace"))
-
-
-def pair_key(first: int, second: int) -> int:
-    """Combine the hashes of two neighbouring stems into 64 bits."""
-    return first << 32 | second
 
 
 def simhash(rows: QuantizedRows) -> Keys:

@@ -280,6 +280,11 @@ class SegmentView:
         """The positions of the visible tools."""
         return self.visible.nonzero()[0].astype(np.int32)
 
+    def begins_name(self, word: str) -> bool:
+        """Whether the name of a visible tool begins with the word and continues."""
+        at = self.segment.first_words.get(word)
+        return at is not None and (self.is_whole or bool(self.visible[at].any()))
+
     def frequency(self, start: int, stop: int) -> int:
         """Count the visible tools in a range of postings."""
         if stop == start or self.is_whole:
@@ -327,13 +332,12 @@ class IndexView:
             return first.__contains__
         return lambda stem: stem in first or any(stem in numbers for numbers in others)
 
-    def begins_name(self, word: str) -> bool:
-        """Whether the name of a visible tool begins with the word and continues."""
-        for part in self.parts:
-            at = part.segment.first_words.get(word)
-            if at is not None and (part.is_whole or part.visible[at].any()):
-                return True
-        return False
+    def name_test(self) -> Callable[[str], bool]:
+        """A fast test whether the name of a visible tool begins with a word and continues."""
+        first, *others = self.parts
+        if first.is_whole and not others:
+            return first.segment.first_words.__contains__
+        return lambda word: any(part.begins_name(word) for part in self.parts)
 
 
 class Index:

@@ -24,7 +24,6 @@ from toolcrib.search.vectors import WordPieceTable
 
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
 Numbers = npt.NDArray[np.float64] | npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
@@ -44,7 +43,10 @@ _SHORT_FORM = 12
 """A typed word with digits is looked up in the lexicon as a whole up to this length."""
 
 _MAX_CACHED_TERMS = 2048
-"""Terms whose expansions are cached per view."""
+"""Terms that are cached per view."""
+
+_MAX_CACHED_POSTINGS = 1 << 20
+"""Postings of cached terms per view; each takes up to twelve bytes."""
 
 _SYNONYM_SHARE = 50
 """A synonym is used if at most one visible tool in so many has it: common words say little."""
@@ -70,8 +72,16 @@ class TermExpansion(NamedTuple):
     """The idf that a tool with this stem covers."""
     tools: tuple[Ints, ...]
     """The tools with the stem, visible or not, in each part."""
-    impacts: tuple[Floats, ...]
-    """The impact of the stem on each of them."""
+
+
+class TermPostings(NamedTuple):
+    """The postings of a term in one part: those of each expansion, one after the other, the best one last."""
+
+    positions: Ints
+    scores: Doubles
+    """What each posting adds to the BM25F score of its tool."""
+    lengths: tuple[int, ...]
+    """How many of them each expansion has."""
 
 
 class MatchedTerm(NamedTuple):
@@ -82,6 +92,8 @@ class MatchedTerm(NamedTuple):
     """Its expansions, best first."""
     by_coverage: Sequence[TermExpansion]
     """The same, in ascending order of coverage."""
+    postings: tuple[TermPostings, ...]
+    """For each part."""
 
     @property
     def idf(self) -> float:
@@ -187,21 +199,22 @@ def match_terms(
     corrected: dict[str, str] = {}
     replaced: dict[str, str] = {}
     typed = _match_short_forms(view, query, lexicon, options)
-    cache = _expansion_cache(view, lexicon, options)
+    cache = _term_cache(view, lexicon, options)
     language = request_language([word for _, word in query.sequence], accented=not query.text.isascii())
     fillers = stop_words(language)
     terms = ([term for term in query.terms if term.surface not in fillers] or query.terms) if fillers else query.terms
+    known = cache.known
     for term in terms:
         key = term.stem, term.surface, term.is_value, language
-        found = cache.get(key)
+        found = known.get(key)
         if found is None:
-            found = _cache_expansions(cache, key, view, _expand(view, term, table, lexicon, options, language))
-        expansions, by_coverage, read_as = found
+            found = cache.add(key, _known_term(view, _expand(view, term, table, lexicon, options, language)))
+        expansions, by_coverage, postings, read_as = found
         if expansions:
-            matched.append(MatchedTerm(term, expansions, by_coverage))
-            if expansions[0].how in ("spelling", "stem"):
+            matched.append(MatchedTerm(term, expansions, by_coverage, postings))
+            if read_as and expansions[0].how != "synonym":
                 corrected[term.surface] = read_as
-            elif expansions[0].how == "synonym" and not table.translation(term.surface):
+            elif read_as and not table.translation(term.surface):
                 replaced[term.surface] = read_as
         elif term.word_range[0] not in typed:
             unknown.append(term)
@@ -209,13 +222,13 @@ def match_terms(
     rarest = idf(view.count, 0)
     unknown_idf = rarest * sum(map(unknown_weight, unknown))
     names = _match_names(view, query)
-    scores, postings = _score(view, matched, names)
+    scores, matched_postings = _score(view, matched, names)
     return LexicalMatch(
         terms=tuple(matched),
         names=names,
         total_idf=sum([item.expansions[0].idf for item in matched]) + unknown_idf,
         scores=scores,
-        postings=postings,
+        postings=matched_postings,
         unmatched=_unmatched_words(query, matched, unknown),
         corrected=corrected,
         replaced=replaced,
@@ -230,36 +243,70 @@ def unknown_weight(term: QueryTerm) -> float:
     return UNKNOWN_VALUE_WEIGHT if term.is_value or is_unspaced(term.surface) else UNKNOWN_WORD_WEIGHT
 
 
-Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion], str]
-"""The expansions of a term, best first, and again in ascending order of coverage; empty if nothing matches.
+class KnownTerm(NamedTuple):
+    """What a term matches in a view; nothing if it has no expansions."""
 
-The last item is the word that it is read as in the meaning of the query, if no visible tool has the term itself.
-"""
+    expansions: tuple[TermExpansion, ...]
+    by_coverage: Sequence[TermExpansion]
+    postings: tuple[TermPostings, ...]
+    read_as: str
+    """The word that it is read as in the meaning of the query, if no visible tool has the term itself."""
 
-ExpansionCache = dict[tuple[str, str, bool, str], Expansions]
-"""By stem and surface of a term, whether it is a value, and the language of the request."""
+
+TermKey = tuple[str, str, bool, str]
+"""The stem and surface of a term, whether it is a value, and the language of the request."""
 
 
-def _expansion_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> ExpansionCache:
-    """The cached expansions of this view, for this lexicon and these options."""
-    cached = view.memo.get("expansions")
-    if cached is None or cached[0] is not lexicon or cached[1] is not options:
-        cached = view.memo["expansions"] = (lexicon, options, {})
-    found: ExpansionCache = cached[2]
+class TermCache:
+    """The terms that were looked up in one view, with one lexicon and options."""
+
+    __slots__ = ("_postings", "known", "lexicon", "options")
+
+    def __init__(self, lexicon: Lexicon, options: SearchOptions) -> None:
+        self.lexicon = lexicon
+        self.options = options
+        self.known: dict[TermKey, KnownTerm] = {}
+        self._postings = 0
+
+    def add(self, key: TermKey, term: KnownTerm) -> KnownTerm:
+        """Cache and return a term; all others are dropped first if there are too many of them, or of their postings."""
+        self._postings += sum([len(each.positions) for each in term.postings])
+        if len(self.known) >= _MAX_CACHED_TERMS or self._postings > _MAX_CACHED_POSTINGS:
+            self.known.clear()
+            self._postings = 0
+        self.known[key] = term
+        return term
+
+
+def _term_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> TermCache:
+    found: TermCache | None = view.memo.get("terms")
+    if found is None or found.lexicon is not lexicon or found.options is not options:
+        found = view.memo["terms"] = TermCache(lexicon, options)
     return found
 
 
-def _cache_expansions(
-    cache: ExpansionCache, key: tuple[str, str, bool, str], view: IndexView, expansions: tuple[TermExpansion, ...]
-) -> Expansions:
-    if len(cache) >= _MAX_CACHED_TERMS:
-        cache.clear()
+def _known_term(view: IndexView, expansions: tuple[TermExpansion, ...]) -> KnownTerm:
     read_as = ""
     if expansions and expansions[0].how != "exact":
         synonym = expansions[0].how == "synonym"
         read_as = _most_common_word(view, max(expansions, key=_by_frequency) if synonym else expansions[0])
-    found = cache[key] = expansions, sorted(expansions, key=_by_coverage), read_as
-    return found
+    by_coverage = sorted(expansions, key=_by_coverage)
+    return KnownTerm(expansions, by_coverage, _term_postings(view, by_coverage), read_as)
+
+
+def _term_postings(view: IndexView, expansions: Sequence[TermExpansion]) -> tuple[TermPostings, ...]:
+    """The postings of some expansions of a term in each part, in their order."""
+    return tuple([_part_postings(part.segment, number, expansions) for number, part in enumerate(view.parts)])
+
+
+def _part_postings(segment: Segment, number: int, expansions: Sequence[TermExpansion]) -> TermPostings:
+    positions, scores = [_NO_POSITIONS], [_NO_SCORES]
+    for expansion in expansions:
+        start, stop = expansion.spans[number]
+        positions.append(expansion.tools[number])
+        scores.append(expansion.weight * expansion.idf * segment.impacts[start:stop].astype(np.float64))
+    joined = positions[1] if len(expansions) == 1 else np.concatenate(positions)
+    return TermPostings(joined, np.concatenate(scores), tuple([len(at) for at in positions[1:]]))
 
 
 _by_coverage = attrgetter("coverage")
@@ -274,12 +321,13 @@ def _match_short_forms(
 ) -> dict[int, MatchedTerm]:
     """Match typed words with digits as a whole, by number: the parts of `k8s` say nothing."""
     found: dict[int, MatchedTerm] = {}
-    for number, word in enumerate(query.words):
-        if len(word) <= _SHORT_FORM and not word.isalpha() and lexicon.synonym_stems(word.lower()):
+    for number, word in [(number, word) for number, word in enumerate(query.words) if not word.isalpha()]:
+        if len(word) <= _SHORT_FORM and lexicon.synonym_stems(word.lower()):
             term = QueryTerm(word.lower(), word.lower(), word, range(number, number + 1))
             expansions = _synonym_expansions(view, term, 0.0, lexicon, options)
             if expansions:
-                found[number] = MatchedTerm(term, expansions, sorted(expansions, key=_by_coverage))
+                by_coverage = sorted(expansions, key=_by_coverage)
+                found[number] = MatchedTerm(term, expansions, by_coverage, _term_postings(view, by_coverage))
     return found
 
 
@@ -324,8 +372,7 @@ def _expansion(
     df, spans = frequency
     segments = [part.segment for part in view.parts]
     tools = tuple([segment.positions[start:stop] for segment, (start, stop) in zip(segments, spans, strict=True)])
-    impacts = tuple([segment.impacts[start:stop] for segment, (start, stop) in zip(segments, spans, strict=True)])
-    return TermExpansion(stem, how, weight, idf, spans, df, coverage, tools, impacts)
+    return TermExpansion(stem, how, weight, idf, spans, df, coverage, tools)
 
 
 def _synonym_expansions(
@@ -536,14 +583,14 @@ def _most_common_word(view: IndexView, expansion: TermExpansion) -> str:
 def _match_names(view: IndexView, query: ParsedQuery) -> tuple[MatchedTerm, ...]:
     """Find the whole names of visible tools in the query, each once."""
     found: dict[str, MatchedTerm] = {}
-    for name, word_range in query.find_names(view.begins_name, view.stem_test()):
+    for name, word_range in query.find_names(view.name_test(), view.stem_test()):
         df, spans = view.spans(WHOLE_NAME + name)
         if df:
             term = query.name_term(name, word_range)
             if name not in found or term.is_explicit > found[name].term.is_explicit:
                 rarity = idf(view.count, df)
                 expansions = (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, 0.0),)
-                found[name] = MatchedTerm(term, expansions, expansions)
+                found[name] = MatchedTerm(term, expansions, expansions, _term_postings(view, expansions))
     return tuple(found.values())
 
 
@@ -552,23 +599,21 @@ def _score(
 ) -> tuple[tuple[Doubles, ...], tuple[MatchedPostings, ...]]:
     """Compute the BM25F score of each tool, adding up the expansions of a term, and collect the postings."""
     words = [(number, expansion) for number, item in enumerate(matched) for expansion in item.by_coverage]
-    expansions = [expansion for _, expansion in words] + [item.expansions[0] for item in names]
-    weights = np.array([expansion.weight * expansion.idf for expansion in expansions])
     scores, postings = [], []
     for number, part in enumerate(view.parts):
-        at = np.concatenate([_NO_POSITIONS, *[expansion.tools[number] for expansion in expansions]])
-        impacts = np.concatenate([_NO_IMPACTS, *[expansion.impacts[number] for expansion in expansions]])
-        lengths = np.array([len(expansion.tools[number]) for expansion in expansions], dtype=np.intp)
-        added = np.bincount(at, weights.repeat(lengths) * impacts, len(part.segment))
-        scores.append(added.astype(np.float64, copy=False))
-        ends = lengths[: len(words)].cumsum()
+        found = [item.postings[number] for item in matched]
+        both = found + [item.postings[number] for item in names] if names else found
+        at = np.concatenate([each.positions for each in both]) if both else _NO_POSITIONS
+        adds = np.concatenate([each.scores for each in both]) if both else _NO_SCORES
+        scores.append(np.bincount(at, adds, len(part.segment)).astype(np.float64, copy=False))
+        ends = np.array([length for each in found for length in each.lengths], dtype=np.intp).cumsum()
         postings.append(MatchedPostings(words, ends, at[: int(ends[-1]) if len(ends) else 0], number))
     return tuple(scores), tuple(postings)
 
 
 _NO_POSITIONS = np.zeros(0, dtype=np.int32)
 
-_NO_IMPACTS = np.zeros(0, dtype=np.float32)
+_NO_SCORES = np.zeros(0, dtype=np.float64)
 
 
 def _unmatched_words(

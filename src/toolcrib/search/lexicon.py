@@ -91,6 +91,11 @@ class Lexicon:
             found = self._stems[word] = tuple(dict.fromkeys(map(stem, self.related(word))))
         return found
 
+    def all_synonym_stems(self, words: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """The same for each of some words."""
+        known = self._stems
+        return tuple([known[word] if word in known else self.synonym_stems(word) for word in words])
+
     def related(self, word: str) -> tuple[str, ...]:
         """The synonyms of a lower-case word, in alphabetical order.
 

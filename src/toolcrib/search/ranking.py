@@ -5,7 +5,7 @@ The first stage picks a few tools out of all that a caller sees; the second orde
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from heapq import nsmallest
 from math import exp, log
 from typing import Any, NamedTuple
@@ -158,17 +158,11 @@ def _order(
     raw: list[float] = []
     part: list[int] = []
     row: list[int] = []
-    ranks: list[Any] = []
     for number, judgement in enumerate(candidates):
         raw += (judgement.signals * factors).sum(axis=1).round(_DECIMALS).tolist()
         part += [number] * len(judgement.positions)
         row += range(len(judgement.positions))
-        segment = view.parts[number].segment
-        ranks += (
-            segment.id_ranks[judgement.positions].tolist()
-            if len(candidates) == 1
-            else [segment.ids[position] for position in judgement.positions.tolist()]
-        )
+    ranks = _id_ranks(view, candidates)
     boost = _apply_boosts(view, candidates, raw, boosts) if boosts else {}
     places = _sort_by_raw(raw, ranks)
     repeated: dict[int, int] = {}
@@ -182,10 +176,23 @@ def _order(
     return _Ordering(places, final, part, row, boost, repeated)
 
 
-def _sort_by_raw(raw: Sequence[float], ranks: Sequence[Any]) -> list[int]:
+def _id_ranks(view: IndexView, candidates: Sequence[CandidateSignals]) -> Ints:
+    """The ranks of the candidates by id, those of all parts together."""
+    if len(candidates) == 1:
+        return view.parts[0].segment.id_ranks[candidates[0].positions]
+    ids = [
+        part.segment.ids[position]
+        for part, judgement in zip(view.parts, candidates, strict=True)
+        for position in judgement.positions.tolist()
+    ]
+    rank = {id_: place for place, id_ in enumerate(sorted(ids))}
+    return np.array([rank[id_] for id_ in ids], dtype=np.int32)
+
+
+def _sort_by_raw(raw: Sequence[float], ranks: Ints) -> list[int]:
     """Sort numbers by `raw`, the highest first, then by rank."""
-    keys = [(-value, rank) for value, rank in zip(raw, ranks, strict=True)]
-    return sorted(range(len(keys)), key=keys.__getitem__)
+    order: list[int] = np.lexsort((ranks, -np.array(raw))).tolist()
+    return order
 
 
 def _apply_boosts(
@@ -207,12 +214,13 @@ def _apply_boosts(
 
 def _count_repeats(places: Sequence[int], clauses: Sequence[int]) -> dict[int, int]:
     """Count how many better tools answer the same clause, so that each clause gets its turn."""
-    before: dict[int, int] = {}
+    before = [0] * (1 + max(clauses, default=0))
     repeated = {}
     for place in places:
-        clause = clauses[place]
-        repeated[place] = min(before.get(clause, 0), _MAX_REPEATS)
-        before[clause] = before.get(clause, 0) + 1
+        count = before[clauses[place]]
+        if count:
+            repeated[place] = count
+        before[clauses[place]] = count + 1 if count < _MAX_REPEATS else count
     return repeated
 
 
@@ -251,7 +259,10 @@ def rescore(raw: float, best: RankedTool, by: Calibration) -> float:
 
 
 def _logistic(x: float) -> float:
-    return 1 / (1 + exp(-x)) if x >= 0 else exp(x) / (1 + exp(x))
+    if x >= 0:
+        return 1 / (1 + exp(-x))
+    odds = exp(x)
+    return odds / (1 + odds)
 
 
 _MIN_SEMANTIC_COSINE = 0.25
@@ -317,7 +328,7 @@ def select_candidates(
     if past is not None:
         best = [_union(at, more) for at, more in zip(best, past.best(allowed, count), strict=True)]
     total = sum(
-        int(np.count_nonzero(score if part.is_whole and passes is part.visible else score[passes]))
+        int(np.count_nonzero((score if part.is_whole and passes is part.visible else score[passes]) > 0))
         for part, score, passes in zip(view.parts, match.scores, allowed, strict=True)
     )
     return Candidates(tuple(best), total)
@@ -388,14 +399,10 @@ def _estimate_cosines(sketch: Keys, wanted: Keys) -> Floats:
     """Estimate the cosine of each tool and its nearest clause from the sketches."""
     if not wanted.size:
         return np.zeros(sketch.shape[1], dtype=np.float32)
-    differ = reduce(np.minimum, (_count_differences(sketch, first, second) for first, second in wanted.T))
-    return _SIMHASH_COSINES.take(differ)
-
-
-def _count_differences(sketch: Keys, first: np.uint64, second: np.uint64) -> npt.NDArray[np.uint8]:
-    differ: npt.NDArray[np.uint8] = np.bitwise_count(sketch[0] ^ first)
-    differ += np.bitwise_count(sketch[1] ^ second)
-    return differ
+    first, second = np.bitwise_count(sketch[:, None, :] ^ wanted[:, :, None])  # uint8[clauses, tools] each
+    first += second
+    found: Floats = _SIMHASH_COSINES.take(first.min(axis=0))
+    return found
 
 
 def _named_tools(view: IndexView, match: LexicalMatch, number: int, allowed: Bools) -> Ints:

@@ -8,13 +8,14 @@ seen. Here the weight of a tool's word comes from the static table and is the sa
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.analysis import MAX_NAME_WORDS
 from toolcrib.search.embedding import MAX_REQUEST, zero_non_finite
-from toolcrib.search.features import WORD_SLOTS, SemanticModel, pair_key, stem_key
+from toolcrib.search.features import WORD_SLOTS, SemanticModel, stem_key
 from toolcrib.search.index import Segment, SegmentView
 from toolcrib.search.intent import Intent, read_intent
 from toolcrib.search.lexical import CandidateRows, LexicalMatch
@@ -22,9 +23,9 @@ from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions, SignalWeights
 from toolcrib.search.past import PastMatch
 from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, is_unspaced, stem
+from toolcrib.search.vectors import Embedder, quantize_unit_vectors
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.search.vectors import quantize_query as vectors_of
-from toolcrib.search.vectors import quantize_unit_vectors
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
@@ -37,9 +38,6 @@ _COLUMN = {name: place for place, name in enumerate(SIGNALS)}
 
 _MIN_WORD_COSINE = 0.3
 """Two words with a cosine below this have nothing in common. Source: the prototype."""
-
-SYNONYM_FLAG = 1 << 16
-"""Added to the number of a query word when its synonym matched."""
 
 _MEANING_OF_COVERAGE = 0.8
 """Where the meaning of words is unknown, a cosine is taken to be so many times the coverage."""
@@ -54,6 +52,8 @@ class QueryMeaning:
 
     words: tuple[str, ...]
     """Its content words, each once, with spelling corrected."""
+    stems: tuple[str, ...]
+    """The stem of each word."""
     synonym_stems: tuple[tuple[str, ...], ...]
     """The stems of the synonyms of each word."""
     synonym_weight: float
@@ -98,26 +98,28 @@ def read_meaning(
     }
     clauses = _replace_words(clauses, match.replaced)
     distinct = tuple(dict.fromkeys(chain.from_iterable(clauses)))
-    known = model.word_vectors.get(distinct)
-    counts = _word_counts(clauses, distinct)
-    sums = np.concatenate([np.minimum(counts, 1) @ known.vectors, counts @ known.vectors])
-    topics, vectors = quantize_unit_vectors(sums).split(len(clauses))
     content = [place for place, word in enumerate(distinct) if word not in STOP_WORDS] or list(range(len(distinct)))
     words = tuple([distinct[place] for place in content])
+    stems = tuple([word if word.isdigit() else stem(word) for word in words])
+    known = model.word_vectors.get(distinct)
     rows = np.array(content, dtype=np.intp)
+    sums = _clause_sums(clauses, distinct, known.vectors)
+    topics, vectors = quantize_unit_vectors(sums).split(len(clauses))
+    unread = 0.0 if query.text.isascii() else _unread_share(known.vectors[rows])
     return QueryMeaning(
         words=words,
-        synonym_stems=tuple([lexicon.synonym_stems(word) for word in words]),
+        stems=stems,
+        synonym_stems=lexicon.all_synonym_stems(words),
         synonym_weight=options.synonym_weight,
         vectors=vectors,
         topic_vectors=topics,
         word_vectors=known.coarse.take(rows),
-        pairs=_query_pairs(clauses, dict(zip(words, known.weights.take(rows).tolist(), strict=True))),
+        pairs=_query_pairs(clauses, words, stems, known.weights.take(rows).tolist()),
         intents=tuple([intent for intent in intents if intent.verb]),
         objects=tuple([number for number, word in enumerate(words) if word in objects]),
         clause_count=len(clauses),
-        unread=max(0.5 if match.fillers else 0.0, 0.0 if query.text.isascii() else _unread_share(known.vectors[rows])),
-        embedded=_embed_query(request_text(query, match), model, embedded),
+        unread=max(0.5 if match.fillers else 0.0, unread),
+        embedded=None if model.embedder is None else _embed_query(request_text(query, match), model.embedder, embedded),
     )
 
 
@@ -138,10 +140,8 @@ def request_text(query: ParsedQuery, match: LexicalMatch) -> str:
     return TOKEN.sub(lambda found: match.corrected.get(found.group().lower(), found.group()), text)
 
 
-def _embed_query(text: str, model: SemanticModel, embedded: Mapping[str, Floats] | None) -> Vectors | None:
-    if model.embedder is None:
-        return None
-    found = model.embedder.embed([text])[0] if embedded is None else embedded.get(text)
+def _embed_query(text: str, embedder: Embedder, embedded: Mapping[str, Floats] | None) -> Vectors | None:
+    found = embedder.embed([text])[0] if embedded is None else embedded.get(text)
     if found is None:
         return None
     vectors = zero_non_finite(found[None, :])
@@ -218,11 +218,10 @@ def compute_signals(
             columns[_COLUMN[name]] += meaning.unread * np.maximum(guess, 0.0)
     if past is not None:
         columns[_COLUMN["past"]] = past.values(number, positions)
-    slots = features.slots[positions]
-    stems = segment.words.stems.take(slots)
+    slots = _slot_words(segment, positions)
     groups = [range(len(meaning.words)), *([meaning.objects] if meaning.objects else [])]
-    likeness, *about = _word_likeness(segment, slots, stems, meaning, groups)
-    shares = likeness * features.shares[positions]
+    likeness, *about = _word_likeness(segment, slots, count, meaning, groups)
+    shares = likeness * features.shares.take(positions, axis=0)
     columns[_COLUMN["name"]] = shares[:, :MAX_NAME_WORDS].sum(axis=1)
     columns[_COLUMN["sentence"]] = shares[:, MAX_NAME_WORDS:].sum(axis=1)
     if meaning.pairs:
@@ -231,7 +230,7 @@ def compute_signals(
         taken = np.bitwise_count(features.literals[positions] & np.uint16(query.literals))
         columns[_COLUMN["literal"]] = taken / query.literals.bit_count()
     if meaning.intents:
-        columns[_COLUMN["verb"]] = _verb_signal(segment, features.verbs[positions], stems, meaning)
+        columns[_COLUMN["verb"]] = _verb_signal(segment, features.verbs[positions], slots, meaning)
     for asked in about:
         asked[:, MAX_NAME_WORDS:] *= _DESCRIBED_OBJECT
         object_slots = asked.argmax(axis=1)
@@ -265,33 +264,50 @@ def is_among(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
     return same
 
 
+class _SlotWords(NamedTuple):
+    """The words in the slots of some tools, one after the other: int[words]."""
+
+    at: npt.NDArray[np.intp]
+    """Where each word is in the flattened `slots` of the tools."""
+    words: Ints
+    stems: Ints
+
+
+def _slot_words(segment: Segment, positions: Ints) -> _SlotWords:
+    slots = segment.features.slots.take(positions, axis=0).ravel()
+    at = (slots >= 0).nonzero()[0]
+    words = slots.take(at)
+    return _SlotWords(at, words, segment.words.stems.take(words))
+
+
 def _word_likeness(
-    segment: Segment, slots: Ints, stems: Ints, meaning: QueryMeaning, groups: Sequence[Sequence[int]]
+    segment: Segment, slots: _SlotWords, count: int, meaning: QueryMeaning, groups: Sequence[Sequence[int]]
 ) -> Doubles:
     """How closely each group of query words asks for each word of a tool, 0 to 1: float64[groups, tools, slots]."""
-    likeness = np.zeros((len(groups), *slots.shape))
-    if not meaning.words or not len(slots):
-        return likeness
-    products = segment.words.coarse.unscaled_products(slots, meaning.word_vectors)
-    closest = [
-        products.max(axis=0) if len(group) == len(products) else products[list(group)].max(axis=0) for group in groups
-    ]
-    flat = likeness.reshape(len(groups), -1)
-    np.multiply(closest, segment.words.coarse.scales.take(slots.ravel()) / (1 - _MIN_WORD_COSINE), out=flat)
-    flat -= _MIN_WORD_COSINE / (1 - _MIN_WORD_COSINE)
-    stems = stems.ravel()
-    least = np.zeros(len(segment.vocabulary.stems) + 1)  # the last one is of no word
-    for group, row in zip(groups, flat, strict=True):
-        known = _query_stems(segment, meaning, group)
-        for stem_number, place in known.items():
-            least[stem_number] = meaning.synonym_weight if place >= SYNONYM_FLAG else 1.0
-        np.maximum(row, least.take(stems), out=row)
-        least[[*known]] = 0.0
-    np.minimum(likeness, 1.0, out=likeness)
-    return likeness
+    likeness = np.zeros((len(groups), count * WORD_SLOTS))
+    if meaning.words and len(slots.at):
+        products = segment.words.coarse.unscaled_products(slots.words, meaning.word_vectors)
+        factors = segment.words.coarse.scales.take(slots.words) / (1 - _MIN_WORD_COSINE)
+        numbers_of = segment.vocabulary.stem_numbers.get
+        unused = len(segment.vocabulary.stems)
+        own = [numbers_of(root, unused) for root in meaning.stems]
+        synonyms = [[numbers_of(root, unused) for root in roots] for roots in meaning.synonym_stems]
+        least = np.zeros(unused + 1)
+        for group, found in zip(groups, likeness, strict=True):
+            closest = (products if len(group) == len(products) else products.take(group, axis=0)).max(axis=0)
+            closest *= factors
+            closest -= _MIN_WORD_COSINE / (1 - _MIN_WORD_COSINE)
+            known = {number: meaning.synonym_weight for place in group for number in synonyms[place]}
+            known.update(dict.fromkeys([own[place] for place in group], 1.0))
+            numbers = [*known]
+            least[numbers] = [*known.values()]
+            np.maximum(closest, least.take(slots.stems), out=closest)
+            least[numbers] = 0.0
+            found[slots.at] = np.minimum(closest, 1.0, out=closest)
+    return likeness.reshape(len(groups), count, WORD_SLOTS)
 
 
-def _verb_signal(segment: Segment, verbs: npt.NDArray[np.uint32], stems: Ints, meaning: QueryMeaning) -> Doubles:
+def _verb_signal(segment: Segment, verbs: npt.NDArray[np.uint32], slots: _SlotWords, meaning: QueryMeaning) -> Doubles:
     """1 if a tool does what some clause wants done, -1 if its name says something else, 0 if neither is known."""
     is_named = verbs != 0
     found: Doubles = is_named * -1.0
@@ -299,9 +315,10 @@ def _verb_signal(segment: Segment, verbs: npt.NDArray[np.uint32], stems: Ints, m
     for intent in meaning.intents:
         kinds |= intent.kinds
         number = segment.vocabulary.stem_numbers.get(stem(intent.verb))
-        if number is not None:
-            tools, slots = (stems == number).nonzero()
-            in_name = slots < MAX_NAME_WORDS
+        at = slots.at[slots.stems == number] if number is not None else ()
+        if len(at):
+            tools, places = np.divmod(at, WORD_SLOTS)
+            in_name = places < MAX_NAME_WORDS
             found[tools[~in_name]] = 0.5
             named = tools[in_name]
             found[named[~is_named[named]]] = 1.0
@@ -312,34 +329,14 @@ def _verb_signal(segment: Segment, verbs: npt.NDArray[np.uint32], stems: Ints, m
 
 def best_query_words(segment: Segment, words: Ints, meaning: QueryMeaning) -> Iterator[tuple[int, str]]:
     """Find the query word, by number, that asks most for each word of a tool, and how: exact, synonym or meaning."""
-    nearest = segment.words.coarse.unscaled_products(words[:, None], meaning.word_vectors).argmax(axis=0).tolist()
-    known = _query_stems(segment, meaning, range(len(meaning.words)))
-    for stem_number, near in zip(segment.words.stems.take(words).tolist(), nearest, strict=True):
-        number = known.get(stem_number, -1)
-        if number < 0:
-            yield near, "meaning"
-        else:
-            yield number % SYNONYM_FLAG, "synonym" if number >= SYNONYM_FLAG else "exact"
-
-
-def _query_stems(segment: Segment, meaning: QueryMeaning, asked: Sequence[int]) -> dict[int, int]:
-    """Map the numbers of the stems that some words of the query ask for to the number of the first such word.
-
-    For the stem of a synonym, `SYNONYM_FLAG` is added.
-    """
+    nearest = segment.words.coarse.unscaled_products(words, meaning.word_vectors).argmax(axis=0).tolist()
     numbers = segment.vocabulary.stem_numbers
-    places = asked[::-1]
-    stems = {
-        numbers[root]: place + SYNONYM_FLAG
-        for place in places
-        for root in meaning.synonym_stems[place]
-        if root in numbers
-    }
-    for place in places:
-        number = numbers.get(stem(meaning.words[place]))
-        if number is not None:
-            stems[number] = place
-    return stems
+    known: dict[int, tuple[int, str]] = {}
+    for roots, how in ((meaning.synonym_stems, "synonym"), ([(root,) for root in meaning.stems], "exact")):
+        for place in reversed(range(len(roots))):  # the first word with a stem wins
+            known.update({numbers[root]: (place, how) for root in roots[place] if root in numbers})
+    for stem_number, near in zip(segment.words.stems.take(words).tolist(), nearest, strict=True):
+        yield known.get(stem_number, (near, "meaning"))
 
 
 def _phrase_signal(segment: Segment, rows: CandidateRows, meaning: QueryMeaning) -> Doubles:
@@ -361,22 +358,30 @@ def matching_pairs(segment: Segment, meaning: QueryMeaning) -> Iterator[tuple[tu
             yield pair, segment.features.pair_positions[start:stop]
 
 
-def _word_counts(clauses: Sequence[Sequence[str]], words: Sequence[str]) -> Floats:
-    """Count how often each word occurs in each clause."""
+def _clause_sums(clauses: Sequence[Sequence[str]], words: Sequence[str], vectors: Floats) -> Floats:
+    """Add up the vectors of the words of each clause, each word once, then as often as it occurs.
+
+    vectors: float32[words, components]; returns float32[2 * clauses, components].
+    """
     number = {word: place for place, word in enumerate(words)}
-    counts = [[0] * len(words) for _ in clauses]
-    for row, clause in zip(counts, clauses, strict=True):
-        for word in clause:
-            row[number[word]] += 1
-    return np.array(counts, dtype=np.float32)
+    size = len(words)
+    cells = [row * size + number[word] for row, clause in enumerate(clauses) for word in clause]
+    counts = np.bincount(cells, minlength=len(clauses) * size).astype(np.float32).reshape(len(clauses), size)
+    sums = np.empty((2 * len(clauses), vectors.shape[1]), dtype=np.float32)
+    np.matmul(np.minimum(counts, 1), vectors, out=sums[: len(clauses)])
+    np.matmul(counts, vectors, out=sums[len(clauses) :])
+    return sums
 
 
-def _query_pairs(clauses: Sequence[Sequence[str]], weight: Mapping[str, float]) -> dict[int, tuple[str, str, float]]:
-    words = [word for clause in clauses for word in clause if word in weight]
-    keys = {word: stem_key(stem(word)) for word in weight}
+def _query_pairs(
+    clauses: Sequence[Sequence[str]], words: Sequence[str], stems: Sequence[str], weights: Sequence[float]
+) -> dict[int, tuple[str, str, float]]:
+    """The pairs of neighbouring words by their keys. `words` are those that count, with their stems and weights."""
+    keys = dict(zip(words, map(stem_key, stems), strict=True))
+    weight = dict(zip(words, weights, strict=True))
     return {
-        pair_key(keys[first], keys[second]): (first, second, weight[first] + weight[second])
-        for first, second in pairwise(words)
+        keys[first] << 32 | keys[second]: (first, second, weight[first] + weight[second])
+        for first, second in pairwise([word for clause in clauses for word in clause if word in keys])
     }
 
 

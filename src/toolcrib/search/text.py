@@ -235,6 +235,26 @@ def _find_literals(text: str) -> list[tuple[str, int]]:
     return [(match.lastgroup, match.start()) for match in found if match.lastgroup]
 
 
+def _may_have_literals(text: str, typed: Sequence[str]) -> bool:
+    """A fast test that only texts without literals fail; `typed` has the words of the text, all short."""
+    if not text.isascii() or _LITERAL_SIGN.search(text):
+        return True
+    return not _DATE_WORDS.isdisjoint(map(str.lower, typed))
+
+
+_LITERAL_SIGN = re.compile(r"[\d/\\@.](?:(?<!\.)|(?=\w))")
+"""Every literal has one of these, except for dates in words and hashes without a digit."""
+
+_DATE_WORD_TEXT = """
+today tomorrow yesterday next january february march april june july august september october november december may
+"""
+_DATE_WORDS = frozenset(_DATE_WORD_TEXT.split())
+"""One of them is in every date without a digit."""
+
+_MIN_HASH = 32
+"""A word of so many letters may be a hash without a digit."""
+
+
 def literal_names(kinds: int) -> tuple[str, ...]:
     """List the names of the kinds in a set."""
     return tuple(kind for kind in LITERAL_KINDS if kinds & _LITERAL_BITS[kind])
@@ -346,11 +366,11 @@ class ParsedQuery:
         words, joined after `WHOLE_NAME`.
         """
         for start, (first, word) in enumerate(self.sequence):
-            name = WHOLE_NAME + word
-            if spells(name):
+            if spells(WHOLE_NAME + word):
                 yield word, range(first, first + 1)
             if not begins(word):
                 continue
+            name = WHOLE_NAME + word
             for count, (last, more) in enumerate(self.sequence[start + 1 : start + _MAX_JOINED_WORDS], 2):
                 if count > _MAX_NAME_WORDS and last != first:
                     break
@@ -385,19 +405,21 @@ def _parse(text: str) -> ParsedQuery:
     tokens = [*TOKEN.finditer(text)]
     typed = tuple([match.group() for match in tokens])
     starts = [match.start() for match in tokens]
-    words = [(place, word, siblings) for place, siblings in enumerate(map(analyze_token, typed)) for word in siblings][
-        :_MAX_TERMS
-    ]
-    sequence = tuple([(place, word.text) for place, word, _ in words])
-    literals = _find_literals(text)
+    longest = max(map(len, typed), default=0)
+    read = [
+        (place, place, typed[place] if len(words) == 1 else word[0], word)
+        for place, words in enumerate(map(analyze_token, typed))
+        for word in words
+    ][:_MAX_TERMS]
+    sequence = tuple([(place, word[0]) for place, _, _, word in read])
+    literals = _find_literals(text) if longest >= _MIN_HASH or _may_have_literals(text, typed) else []
     values = _value_places(text, typed, starts)
-    read = [(place, place, typed[place] if len(siblings) == 1 else word.text, word) for place, word, siblings in words]
     read = _read_idioms(_read_literals(text, starts, read, literals), typed)
     terms: dict[str, QueryTerm] = {}
     for first, last, shown, word in [item for item in read if item[3].is_content] or read:
-        if word.stem not in terms:
-            places = range(first, last + 1)
-            terms[word.stem] = QueryTerm(word.stem, word.text, shown, places, is_value=first in values)
+        root = word.stem
+        if root not in terms:
+            terms[root] = QueryTerm(root, word.text, shown, range(first, last + 1), is_value=first in values)
     kinds = reduce(or_, [_LITERAL_BITS[kind] for kind, _ in literals], 0)
     return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, starts, read), kinds, text)
 
@@ -422,8 +444,9 @@ def _read_literals(
 
 def _read_idioms(words: list[_ReadWord], typed: Sequence[str]) -> list[_ReadWord]:
     """Read each idiom as the words that tools use for it."""
-    texts = [word.text for _, _, _, word in words]
-    if _IDIOMS.keys().isdisjoint(texts):
+    texts = [word[0] for _, _, _, word in words]
+    begins = [at for at, text in enumerate(texts) if text in _IDIOMS]
+    if not any(texts[at : at + len(idiom)] == idiom for at in begins for idiom, _ in _IDIOMS[texts[at]]):
         return words
     found: list[_ReadWord] = []
     at = 0
@@ -464,17 +487,21 @@ def _split_clauses(text: str, starts: Sequence[int], words: Sequence[_ReadWord])
     """Split the words into clauses, where the query passes from one need to the next."""
     breaks = [match.end() for match in _CLAUSE_BREAK.finditer(text)]
     if not breaks or not words:
-        return (tuple([word.text for _, _, _, word in words]),)
-    parts: list[list[str]] = []
-    last, content_words = -1, _MIN_CLAUSE_WORDS
-    for place, _, _, word in words:
-        part = bisect_right(breaks, starts[place])
-        if part != last and content_words >= _MIN_CLAUSE_WORDS and len(parts) < _MAX_CLAUSES:
-            parts.append([])
-            content_words = 0
-        last = part
-        content_words += word.is_content
-        parts[-1].append(word.text)
+        return (tuple([word[0] for _, _, _, word in words]),)
+    part: list[str] = []
+    parts = [part]
+    borders = [0, *breaks, len(text)]
+    at = bisect_right(breaks, starts[words[0][0]])
+    content_words = 0
+    for place, _, _, (word, _, is_content) in words:
+        if not borders[at] <= starts[place] < borders[at + 1]:
+            at = bisect_right(breaks, starts[place])
+            if content_words >= _MIN_CLAUSE_WORDS and len(parts) < _MAX_CLAUSES:
+                part = []
+                parts.append(part)
+                content_words = 0
+        content_words += is_content
+        part.append(word)
     if len(parts) > 1 and content_words < _MIN_CLAUSE_WORDS:
         parts[-2].extend(parts.pop())
     return tuple([tuple(part) for part in parts])

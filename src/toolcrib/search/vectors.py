@@ -340,11 +340,13 @@ class QuantizedRows:
     def unscaled_products(self, places: Places, query: "QueryVectors") -> Doubles:
         """Dot products for many rows with few components, not yet multiplied by the scales of the rows.
 
-        places: [groups, places of each]; returns float64[vectors, groups * places].
+        places: [rows]; returns float64[vectors, rows].
         """
-        groups, size = places.shape  # one small product per group, see `dot_products`
-        rows = self.values.take(places.ravel(), axis=0).astype(np.float32)
-        found = np.matmul(rows.reshape(groups, size, -1), query.values.T).reshape(groups * size, -1)
+        found = np.empty((len(places), len(query.values)), dtype=np.float32)
+        step = max(1, _MAX_UNTHREADED // max(1, query.values.size))
+        for start in range(0, len(places), step):  # several small products, see `dot_products`
+            rows = self.values.take(places[start : start + step], axis=0).astype(np.float32)
+            np.matmul(rows, query.values.T, out=found[start : start + step])
         scaled: Doubles = np.multiply(found.T, query.scales[:, None], order="C")
         return scaled
 
