@@ -64,14 +64,15 @@ class InternalCancellation(Exception):
 
 
 class UnexpectedExit(Exception):
-    """Code that does not own the process called `sys.exit()`."""
+    """Code that does not own the process called `sys.exit()`, or raised what no `except Exception` catches."""
 
 
 async def contained(work: Awaitable[_T]) -> _T:
     """Await third-party code.
 
     Raises `InternalCancellation` for a cancellation that did not come from outside, and `UnexpectedExit` for a
-    `SystemExit`, which would end the event loop. A `KeyboardInterrupt` passes: it comes from the user.
+    `SystemExit` or the panic of a Rust extension, which would end the event loop or the connection. A
+    `KeyboardInterrupt` passes: it comes from the user.
     """
     try:
         return await work
@@ -79,8 +80,12 @@ async def contained(work: Awaitable[_T]) -> _T:
         if is_being_cancelled():
             raise
         raise InternalCancellation("something it waited for was cancelled") from error
-    except SystemExit as error:
-        raise UnexpectedExit(f"SystemExit: {error}".removesuffix(": ")) from error
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if is_being_cancelled() or (isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt)):
+            raise
+        raise UnexpectedExit(_describe(error)) from error
 
 
 def is_being_cancelled() -> bool:

@@ -549,6 +549,25 @@ async def test_a_handler_that_exits_does_not_end_the_server() -> None:
             await call(tools, name)
 
 
+class Panic(BaseException):
+    """What the panic of a Rust extension raises."""
+
+
+async def test_a_handler_that_panics_does_not_end_the_server() -> None:
+    def panic() -> None:
+        raise Panic("index out of bounds")
+
+    async def panic_later() -> None:
+        panic()
+
+    tools = LocalTools()
+    tools.register_function(panic)
+    tools.register_function(panic_later)
+    for name in ("panic", "panic_later"):
+        with pytest.raises(ExecutionFailed, match=f"{name} failed: Panic: index out of bounds"):
+            await call(tools, name)
+
+
 async def test_an_interrupt_of_the_user_passes_a_handler_and_its_thread() -> None:
     async def interrupted() -> None:
         raise KeyboardInterrupt

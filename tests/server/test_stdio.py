@@ -102,6 +102,27 @@ async def test_a_client_lists_and_calls_until_the_end_of_input_ends_the_server()
         peer.to_server.feed_eof()
 
 
+class Panic(BaseException):
+    """What the panic of a Rust extension raises."""
+
+
+async def test_a_tool_that_panics_ends_only_its_own_call() -> None:
+    async def panic(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        if arguments:
+            raise Panic("index out of bounds")
+        return ToolResult(content=({"type": "text", "text": "done"},))
+
+    async with serving(panic) as peer:
+        await peer.open()
+        for number, arguments in enumerate([{"a": 1}, {}]):
+            call = {"name": "x:echo", "arguments": arguments}
+            peer.send(request(number, "tools/call", name="execute_tool", arguments=call))
+        failed, done = [(await peer.receive())["result"] for _ in range(2)]
+        assert failed["isError"], failed
+        assert done["content"][0]["text"] == "done"
+        peer.to_server.feed_eof()
+
+
 async def test_requests_before_the_end_of_input_are_still_answered() -> None:
     go_on = anyio.Event()
 

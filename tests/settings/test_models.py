@@ -1,6 +1,7 @@
 """The section `toolcrib`."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -365,6 +366,14 @@ def test_an_unavailable_secret_disables_http_only(loading: Loading, entry: dict[
     settings = loading(tokens(entry))
     assert settings.http_problem == problem
     assert settings.http.tokens == ()
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_a_secret_in_a_file_without_an_end_disables_http_only(loading: Loading, tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    one, many = loading(tokens({"file": name, "caller": "a"})), loading(tokens(tokens_file=name))
+    assert one.http_problem == f"the file {name} is not a regular file (toolcrib.http.tokens[0].file)"
+    assert many.http_problem == f"the file {name} is not a regular file (toolcrib.http.tokens_file)"
 
 
 def test_two_callers_with_one_secret_forbid_http(loading: Loading) -> None:

@@ -97,6 +97,8 @@ class SecretReader:
     def _read_secret(self, name: str, where: str) -> str | None:
         path = self.folder / Path(name).expanduser()
         self.variables.files.append(path)
+        if not self._may_end(path, name, where):
+            return None
         try:
             secret = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -107,6 +109,13 @@ class SecretReader:
             self.missing.append(f"the file {name} is empty ({where})")
         return secret or None
 
+    def _may_end(self, path: Path, name: str, where: str) -> bool:
+        """Whether reading the file comes to an end: not if it is a pipe or a device."""
+        if not path.exists() or path.is_file():
+            return True
+        self.missing.append(f"the file {name} is not a regular file ({where})")
+        return False
+
     def _from_file(self, place: Place[ToolcribTable]) -> list[Token]:
         """The tokens of a file of their own: `{"tokens": [{"token", "caller", "tenant", "scopes"}]}`."""
         name = place.table.http.tokens_file
@@ -114,8 +123,11 @@ class SecretReader:
             return []
         path = self.folder / Path(name).expanduser()
         self.variables.files.append(path)
+        where = dotted(place.path("http", "tokens_file"))
         if not path.exists():
-            self.missing.append(f"the file {name} does not exist ({dotted(place.path('http', 'tokens_file'))})")
+            self.missing.append(f"the file {name} does not exist ({where})")
+            return []
+        if not self._may_end(path, name, where):
             return []
         document = read_file(path, name)
         problems = Problems(document)
