@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-hostile bench-faults bench-soak dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-hostile bench-hostile-messages bench-faults bench-soak dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-faults: $(VENV)/.ready  ## Faulty servers behind a gateway, and what they 
 
 bench-soak: $(VENV)/.ready  ## Ten minutes of mixed load: whether memory grows with the number of calls; ARGS="--seconds 300"
 	$(BIN)/python bench/soak.py $(ARGS)
+
+bench-hostile-messages: $(VENV)/.ready  ## Hostile answers, heads, bodies and sessions, and what other callers feel; ARGS="--only TEXT"
+	$(BIN)/python bench/hostile_messages.py $(ARGS)
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -2,12 +2,12 @@
 
     hostile_messages.py [--only TEXT] [--seconds 5]
 
-A gateway of its own serves a healthy server and a hostile one, whose answers are as large as they can be. For each case
-the hostile traffic goes on for some seconds, a tenth of a second between one message and the next, while another process
-calls the healthy server; the same calls without the traffic come right before. Exits with 1 when a goal is missed.
+A gateway of its own serves a healthy server and a hostile one, whose answers are as large as they can be. For each
+case the hostile traffic goes on for some seconds, with a tenth of a second between two messages, while another process
+calls the healthy server; the same calls without the traffic come right before. Exits with 1 if a goal is missed.
 
-A stall is the longest time between two turns of a task in the gateway that asks for one every 2 ms: by the clock, and in
-processor time of the loop's thread, which does not depend on what else the machine does.
+A stall is the longest time between two turns of a task in the gateway that asks for one every 2 ms: by the clock, and
+in processor time of the loop's thread, which depends little on what else the machine does.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ def result_of(message: dict[str, Any]) -> tuple[str, bytes]:
         info = {"serverInfo": {"name": "bench", "version": "1"}, "capabilities": {"tools": {}}}
         return "", json.dumps({"protocolVersion": "2025-06-18", **info}).encode()
     if message["method"] == "tools/list":
-        return "", json.dumps({"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS]}).encode()
+        return "", json.dumps(
+            {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS]}
+        ).encode()
     if message["method"] == "tools/call":
         name = message["params"]["name"]
         return name, b"" if name == "gzip" else made(name)
@@ -144,15 +147,10 @@ async def serve_upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 async def run_upstream() -> None:
     """Serve JSON and events on two ports, which are printed."""
-    ports = []
-    for events in (False, True):
-
-        async def connection(r: asyncio.StreamReader, w: asyncio.StreamWriter, events: bool = events) -> None:
-            await serve_upstream(r, w, events=events)
-
-        server = await asyncio.start_server(connection, "127.0.0.1", 0)
-        ports.append(server.sockets[0].getsockname()[1])
-    print(json.dumps(ports), flush=True)
+    servers = [
+        await asyncio.start_server(partial(serve_upstream, events=events), "127.0.0.1", 0) for events in (False, True)
+    ]
+    print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
     await asyncio.Event().wait()
 
 
@@ -190,20 +188,20 @@ class Pulse:
 
 async def run_gateway(hostile: str, events: str, healthy: str) -> None:
     """Serve over HTTP; print the address, and at each line of input what was measured since the last one."""
-    from toolcrib.app import App  # noqa: PLC0415 - only this process needs it
-    from toolcrib.cli.serve import _freeze_memory  # noqa: PLC0415 - as `toolcrib serve` runs
-    from toolcrib.settings.options import Settings  # noqa: PLC0415
-    from toolcrib.surfaces.options import SurfaceOptions  # noqa: PLC0415
-    from toolcrib.upstream.options import ServerOptions  # noqa: PLC0415
+    from toolcrib.app import App
+    from toolcrib.cli.serve import _freeze_memory
+    from toolcrib.settings.options import Settings
+    from toolcrib.surfaces.options import SurfaceOptions
+    from toolcrib.upstream.options import ServerOptions
 
     servers = (
-        ServerOptions(name="json", url=hostile),
+        ServerOptions(name="plain", url=hostile),
         ServerOptions(name="events", url=events),
         ServerOptions(name="pipe", command=sys.executable, args=(__file__, "stdio")),
         ServerOptions(name="healthy", url=healthy),
     )
     pulse, stop = Pulse(), asyncio.Event()
-    async with App(Settings(servers=servers, surfaces=SurfaceOptions(surfaces=("search", "dynamic")))) as app:
+    async with App(Settings(servers=servers, surfaces=SurfaceOptions(surfaces=("search", "progressive")))) as app:
         await app.settled()
         serving = asyncio.create_task(app.serve_http("127.0.0.1", 0, started=lambda url: print(url, flush=True)))
         beating = asyncio.create_task(pulse.run())
@@ -236,7 +234,9 @@ async def run_caller(url: str, seconds: float) -> None:
         start = time.perf_counter()
         writer.write(message)
         head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.decode().lower().splitlines() if line.startswith("content-length:"))
+        length = next(
+            int(line[15:]) for line in head.decode().lower().splitlines() if line.startswith("content-length:")
+        )
         assert b'"xx"' in await reader.readexactly(length)
         times.append((time.perf_counter() - start) * 1000)
         await asyncio.sleep(max(0.0, PACE_S - (time.perf_counter() - start)))
@@ -263,7 +263,9 @@ class Bench:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
         writer.write(load.request(self.url, tool, arguments))
         head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.decode().lower().splitlines() if line.startswith("content-length:"))
+        length = next(
+            int(line[15:]) for line in head.decode().lower().splitlines() if line.startswith("content-length:")
+        )
         body = await reader.readexactly(length)
         writer.close()
         return body
@@ -295,7 +297,7 @@ def answers(name: str) -> Attack:
 
 async def script(bench: Bench) -> None:
     """A script whose 16 calls at once are each answered with 60 MB."""
-    code = "local calls = {} for i = 1, 16 do calls[i] = json.text() end return await_all(calls)"
+    code = "local calls = {} for i = 1, 16 do calls[i] = plain.text{} end return await_all(calls)"
     bench.refusal = (await bench.call("execute", {"language": "lua", "code": code}))[:400].decode(errors="replace")
 
 
@@ -323,8 +325,8 @@ async def slow_heads(bench: Bench) -> None:
 
 
 async def half_bodies(bench: Bench) -> None:
-    """500 bodies of 4 MB that stop half-way."""
-    part = HEAD + b"MCP-Protocol-Version: 2025-11-25\r\nContent-Length: 4000000\r\n\r\n" + b"x" * 200_000
+    """500 bodies of 40 KB that stop half-way."""
+    part = HEAD + b"MCP-Protocol-Version: 2025-11-25\r\nContent-Length: 40000\r\n\r\n" + b"x" * 20_000
     await asyncio.gather(*(bench.send(part, wait_s=1) for _ in range(500)))
 
 
@@ -344,28 +346,30 @@ async def sessions(bench: Bench) -> None:
     for _ in range(2000):
         writer.write(HEAD + accept + body)
         head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.decode().lower().splitlines() if line.startswith("content-length:"))
+        length = next(
+            int(line[15:]) for line in head.decode().lower().splitlines() if line.startswith("content-length:")
+        )
         await reader.readexactly(length)
         bench.refusal = head[:15].decode()
     writer.close()
 
 
 CASES: dict[str, Attack] = {
-    "900,000 blocks, JSON": answers("json:blocks"),
+    "900,000 blocks, JSON": answers("plain:blocks"),
     "900,000 blocks, events": answers("events:blocks"),
     "900,000 blocks, stdio": answers("pipe:blocks"),
-    "50 MB of structure, JSON": answers("json:structure"),
+    "50 MB of structure, JSON": answers("plain:structure"),
     "50 MB of structure, events": answers("events:structure"),
     "50 MB of structure, stdio": answers("pipe:structure"),
-    "60 MB of text, JSON": answers("json:text"),
+    "60 MB of text, JSON": answers("plain:text"),
     "60 MB of text, events": answers("events:text"),
     "60 MB of text, stdio": answers("pipe:text"),
-    "1 GB of text, compressed": answers("json:gzip"),
+    "1 GB of text, compressed": answers("plain:gzip"),
     "16 x 60 MB into a script": script,
-    "allowed: 10 MB of text": answers("json:text10"),
+    "allowed: 10 MB of text": answers("plain:text10"),
     "allowed: 10 MB of text, stdio": answers("pipe:text10"),
-    "allowed: 10,000 blocks": answers("json:blocks10k"),
-    "allowed: 199,000 values": answers("json:nodes"),
+    "allowed: 10,000 blocks": answers("plain:blocks10k"),
+    "allowed: 199,000 values": answers("plain:nodes"),
     "header of 100 MB": endless_header,
     "headers, 100 MB": many_headers,
     "URL of 100 MB": long_url,
@@ -385,12 +389,15 @@ def memory_mb(pid: int, field: str) -> float:
     return int(line.split()[1]) / 1000
 
 
+def forget_peak(pid: int) -> None:
+    """Measure `VmHWM` from here on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 async def spawn(*args: str) -> asyncio.subprocess.Process:
     """This file in a process of its own, in one of its roles."""
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        sys.executable, __file__, *args, stdin=pipe, stdout=pipe, stderr=None if args[0] == "gateway" else None
-    )
+    return await asyncio.create_subprocess_exec(sys.executable, __file__, *args, stdin=pipe, stdout=pipe)
 
 
 async def line_of(process: asyncio.subprocess.Process) -> str:
@@ -441,7 +448,7 @@ async def measure(name: str, attack: Attack, seconds: float) -> list[str]:
         await asyncio.wait_for(attack(bench), 60)  # makes the answers; not measured
         await asyncio.sleep(0.5)
         idle_mb = memory_mb(pid, "VmRSS")
-        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        forget_peak(pid)
         await pulse(bench.process)
         calling = asyncio.create_task(others(bench.url, seconds))
         await asyncio.sleep(0.3)
@@ -484,7 +491,10 @@ async def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each case goes on")
     options = parser.parse_args()
     print(f"{os.cpu_count()} x {_processor()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
-    print("| case | stall, CPU ms | stall, ms | MB above idle | others before, p50 / p99 ms | others meanwhile | s | end, s |")
+    print(
+        "| case | stall, CPU ms | stall, ms | MB above idle | others before, p50 / p99 ms | others meanwhile "
+        "| longest attack, s | SIGTERM, s |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     missed: list[str] = []
     for name, attack in CASES.items():

@@ -135,8 +135,8 @@ class SessionManager:
             for session_id in tuple(self._sessions):
                 self._forget_ended(session_id)
         most = self._options.max_sessions_per_caller
-        for session_id in tuple(self._owned.get(owner, ())) if len(self._owned.get(owner, ())) >= most else ():
-            self._forget_ended(session_id)
+        while owner in self._owned and self._forget_ended(next(iter(self._owned[owner]))):
+            pass
         own = self._owned.get(owner, OrderedDict())
         if len(own) < most and len(instances) < self._options.max_sessions:
             return True
