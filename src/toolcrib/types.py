@@ -466,7 +466,12 @@ class SessionClient(Client):
     @property
     @abstractmethod
     def is_modern(self) -> bool:
-        """Whether the client speaks 2026-07-28 or later: it answers questions by repeating its request."""
+        """Whether the client speaks 2026-07-28 or later."""
+
+    @property
+    def repeats_requests(self) -> bool:
+        """Whether it answers questions by repeating its request, as of 2026-07-28, and not while its request waits."""
+        return self.is_modern
 
     @property
     @abstractmethod
@@ -480,6 +485,12 @@ class SessionClient(Client):
     @abstractmethod
     async def list_roots(self) -> Object:
         """Ask for the client's roots (`roots/list`)."""
+
+    async def answer(self, method: str, params: Object) -> Object:
+        """Answer a request of a server, for which `can_ask` holds."""
+        if method == "elicitation/create":
+            return await self.elicit(params)
+        return await (self.sample(params) if method == "sampling/createMessage" else self.list_roots())
 
     @abstractmethod
     async def notify(self, method: str, params: Object) -> None:

@@ -11,7 +11,7 @@ from toolcrib.errors import ExecutionFailed, InvalidRequest, MissingExtra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.options import CallOptions
-from toolcrib.sandbox import Limits
+from toolcrib.sandbox import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.scripting.runner import CALLS_META, ScriptRunner, make_script_runner
 from toolcrib.testing import FakeProvider, FakeSource, ready
@@ -79,9 +79,11 @@ class NoFail:
 
 
 @asynccontextmanager
-async def scripts(*more: ToolProvider, levels: int = 3, **gateway: Any) -> AsyncIterator[ScriptRunner]:
-    provider = FakeProvider(tools(), answer)
-    made = make_script_runner(Gateway([FakeSource(provider, *more)], **gateway), options=ScriptOptions(levels=levels))
+async def scripts(
+    *more: ToolProvider, levels: int = 3, sandbox: SandboxOptions | None = None, **gateway: Any
+) -> AsyncIterator[ScriptRunner]:
+    known = Gateway([FakeSource(FakeProvider(tools(), answer), *more)], **gateway)
+    made = make_script_runner(known, sandbox=sandbox, options=ScriptOptions(levels=levels))
     with anyio.fail_after(60):
         async with made.engines:
             yield made

@@ -67,7 +67,6 @@ from toolcrib.types import (
     Action,
     BackendKind,
     CallMiddleware,
-    Client,
     Context,
     Decision,
     Filters,
@@ -78,7 +77,6 @@ from toolcrib.types import (
     SearchRequest,
     ServerState,
     ServerStatus,
-    SessionClient,
     StateStore,
     Tool,
     ToolResult,
@@ -524,83 +522,3 @@ class Gateway:
 
     async def _status(self, ctx: Context, name: str) -> ServerStatus | None:
         return next((status for status in await self.servers(ctx) if status.name == name), None)
-
-
-# -- calls within a request ------------------------------------------------------------------------------------------
-
-
-class NestedCallClient(SessionClient):
-    """The client of calls that one request makes: it can be asked while they wait, and sees how many have ended.
-
-    It has no capabilities, since it cannot take a question back to the client and repeat just one of the calls.
-    """
-
-    def __init__(self, client: Client, total: int | None = None) -> None:
-        """`total` is the number of calls, if it is known."""
-        self._client = client
-        self._total = total
-        self._ended = 0
-
-    @property
-    def capabilities(self) -> Object:
-        """Empty: whatever a call returns besides its result reaches no client."""
-        return {}
-
-    @property
-    def can_elicit(self) -> bool:
-        """Whether the client itself can."""
-        return getattr(self._client, "can_elicit", False) is True
-
-    @property
-    def is_modern(self) -> bool:
-        """Whether the client itself is; so is the program, which has no session."""
-        return not isinstance(self._client, SessionClient) or self._client.is_modern
-
-    @property
-    def declared(self) -> Object:
-        """What the client itself declared."""
-        return self._client.declared if isinstance(self._client, SessionClient) else self._client.capabilities
-
-    def can_ask(self, method: str) -> bool:
-        """Whether the client itself can be asked."""
-        return isinstance(self._client, SessionClient) and self._client.can_ask(method)
-
-    async def list_roots(self) -> Object:
-        """Ask for the client's roots."""
-        return await self._client.list_roots() if isinstance(self._client, SessionClient) else {"roots": []}
-
-    async def notify(self, method: str, params: Object) -> None:
-        """Send a notification to the client."""
-        if isinstance(self._client, SessionClient):
-            await self._client.notify(method, params)
-
-    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Drop it: progress of several concurrent calls would run backwards."""
-
-    async def call_ended(self) -> None:
-        """Report one more ended call as progress."""
-        self._ended += 1
-        await self._client.progress(self._ended, self._total)
-
-    async def elicit(self, params: Object) -> Object:
-        """Ask the person who uses the client."""
-        return await self._client.elicit(params)
-
-    async def sample(self, params: Object) -> Object:
-        """Ask the client's model."""
-        return await self._client.sample(params)
-
-
-def nested_context(ctx: Context, total: int | None = None, **more: Any) -> Context:
-    """The context for calls that this request makes, without the request's own responses and state.
-
-    `more` replaces other fields.
-    """
-    client = None if ctx.client is None else NestedCallClient(ctx.client, total)
-    return replace(ctx, client=client, input_responses=None, request_state=None, task=None, **more)
-
-
-async def report_call_ended(ctx: Context) -> None:
-    """Report to the client of a nested context that a call has ended."""
-    if isinstance(ctx.client, NestedCallClient):
-        await ctx.client.call_ended()

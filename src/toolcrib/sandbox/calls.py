@@ -7,8 +7,9 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, Protocol
 
 from toolcrib.containment import is_being_cancelled
 from toolcrib.errors import ToolcribError
@@ -22,6 +23,51 @@ Schemas = Mapping[str, Mapping[str, Object]]
 """Input schemas by server and tool, under their original names; those of unknown tools are not used."""
 _CANCEL_WAIT_S: Final = 2.0
 """How long cancelled tools may take to end."""
+
+
+class Pausable(Protocol):
+    """What does not go on while a script waits for a person."""
+
+    def pause(self) -> None:
+        """Stop."""
+
+    async def resume(self) -> None:
+        """Go on."""
+
+
+class Pauses:
+    """The times at which a script waits for a person or a model: its wall limit and its slot are for running scripts.
+
+    The code that lets tools ask makes one, and passes it to the engine.
+    """
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._parts: list[Pausable] = []
+
+    @contextmanager
+    def affect(self, part: Pausable) -> Iterator[None]:
+        """Pause this part too, inside the block."""
+        self._parts.append(part)
+        try:
+            yield
+        finally:
+            self._parts.remove(part)
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """Pause inside the block, which may overlap with others."""
+        self._open += 1
+        if self._open == 1:
+            for part in self._parts:
+                part.pause()
+        try:
+            yield
+        finally:
+            self._open -= 1
+            for part in tuple(self._parts):
+                if not self._open:
+                    await part.resume()
 
 
 class CallFailed(Exception):

@@ -32,7 +32,7 @@ from typing import Any, Final, TypeVar
 import pydantic_core
 
 from toolcrib.errors import SandboxUnavailable
-from toolcrib.sandbox.calls import CallFailed, ScriptCalls, fix_empty_arrays
+from toolcrib.sandbox.calls import CallFailed, Pauses, ScriptCalls, fix_empty_arrays
 from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, hint_for
 from toolcrib.sandbox.limits import KIB, Limits
 from toolcrib.sandbox.process import Worker, cpu_seconds
@@ -210,6 +210,32 @@ class WorkerLost(Exception):
     """The worker was lost before it took the job: nothing ran, so another worker can take it."""
 
 
+class _WallLimit:
+    """Calls back after so many seconds, those in pauses not counted."""
+
+    def __init__(self, seconds: float, callback: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._callback = callback
+        self._left_s = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._start()
+
+    def _start(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._left_s, self._callback)
+
+    def pause(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._left_s = self._timer.when() - self._loop.time()
+            self._timer = None
+
+    async def resume(self) -> None:
+        """Let the clock run on."""
+        self._start()
+
+
 class Conversation:
     """Everything exchanged with one worker, from the job to the end."""
 
@@ -223,8 +249,10 @@ class Conversation:
         *,
         language: ScriptLanguage,
         source: str,
+        pauses: Pauses,
     ) -> None:
         """`schemas` are input schemas by server and tool, under their original names; any may be missing."""
+        self._pauses = pauses
         self._worker = worker
         self._language = language
         self._source = source
@@ -249,14 +277,14 @@ class Conversation:
 
     async def run(self, job: bytes) -> ScriptResult:
         """Send the job and handle frames until the end. Raises `ScriptError`, `SandboxUnavailable` and `WorkerLost`."""
-        loop = asyncio.get_running_loop()
-        wall = loop.call_later(self._limits.wall_s, self._kill, "wall")
+        wall = _WallLimit(self._limits.wall_s, partial(self._kill, "wall"))
         self._last_activity = time.monotonic()
         stall = self._calls.spawn(self._watch_for_stall())
         try:
             self._sent = len(job) + LENGTH.size
             self._worker.writer.write(encode_frame(job))
-            return await self._listen()
+            with self._pauses.affect(wall):
+                return await self._listen()
         except ProtocolError as error:
             _log.warning("A script's process broke the protocol: %s", error)
             await self._worker.close()
@@ -266,7 +294,7 @@ class Conversation:
                 raise WorkerLost from None
             raise self._failure(self._verdict or _kind_of_exit(await self._worker.close(), self._language)) from None
         finally:
-            wall.cancel()
+            wall.pause()
             stall.cancel()
 
     # -- frames ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import anyio
 
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import process
-from toolcrib.sandbox.calls import Schemas, ScriptCalls, Tools
+from toolcrib.sandbox.calls import Pauses, Schemas, ScriptCalls, Tools
 from toolcrib.sandbox.conversation import Conversation, ProtocolError, WorkerLost, read_frame
 from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, find_calls, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions
@@ -90,10 +90,11 @@ class ScriptExecutor:
         limits: Limits,
         servers: Mapping[str, ServerNames],
         schemas: Schemas,
+        pauses: Pauses | None = None,
     ) -> ScriptResult:
         """Run the job, which holds the source, in a worker. Raises `ScriptError` and `SandboxUnavailable`."""
-        requested = time.monotonic()
-        async with self._running.track(), self._slots.acquire():
+        requested, pauses = time.monotonic(), pauses or Pauses()
+        async with self._running.track(), self._slots.acquire() as slot:
             for _ in range(_MAX_ATTEMPTS):
                 pool = self._pool
                 if pool is None:
@@ -102,10 +103,11 @@ class ScriptExecutor:
                 start = time.monotonic()
                 calls = ScriptCalls(tools, on_call)
                 conversation = Conversation(
-                    worker, calls, limits, servers, schemas, language=self._language, source=source
+                    worker, calls, limits, servers, schemas, language=self._language, source=source, pauses=pauses
                 )
                 try:
-                    result = await self._converse(conversation, job, worker, calls)
+                    with pauses.affect(slot):
+                        result = await self._converse(conversation, job, worker, calls)
                 except WorkerLost:
                     continue
                 finally:
@@ -235,8 +237,8 @@ class ScriptSlots:
         self._wait_s = options.queue_wait_s
 
     @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[None]:
-        """Hold a slot inside the block. Raises `SandboxUnavailable` if none is free in time."""
+    async def acquire(self) -> AsyncIterator["ScriptSlot"]:
+        """Hold a slot inside the block, but for its pauses. Raises `SandboxUnavailable` if none is free in time."""
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._free.acquire()
@@ -245,10 +247,33 @@ class ScriptSlots:
                 f"{self.count} scripts are already running, and none ended within {self._wait_s:g} s.",
                 hint="Try again later, or raise sandbox.workers.",
             ) from None
+        slot = ScriptSlot(self._free)
         try:
-            yield
+            yield slot
         finally:
+            slot.pause()
+
+
+class ScriptSlot:
+    """The slot of one script, which it holds at first. While it waits for a person, another script may use it."""
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free = free
+        self._is_held = True
+        self._resuming = asyncio.Lock()
+
+    def pause(self) -> None:
+        """Release the slot, if it is held."""
+        if self._is_held:
+            self._is_held = False
             self._free.release()
+
+    async def resume(self) -> None:
+        """Wait until a slot is free, however long."""
+        async with self._resuming:
+            if not self._is_held:
+                await self._free.acquire()
+                self._is_held = True
 
 
 _END_TIMEOUT_S: Final = 5.0

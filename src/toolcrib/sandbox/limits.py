@@ -17,7 +17,7 @@ class Limits:
     """Limits of one script, each above 0. Exceeding one ends the script, or is an error in it."""
 
     wall_s: Seconds = 60.0
-    """Seconds from the first instruction to the last, including waiting for tools."""
+    """Seconds from the first instruction to the last, including waiting for tools, but not for a person or a model."""
     stall_s: Seconds = 10.0
     """Seconds without any sign of life while no call is running."""
     soft_cpu_s: Seconds = 4.0

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
-from toolcrib.sandbox.calls import Schemas, Tools
+from toolcrib.sandbox.calls import Pauses, Schemas, Tools
 from toolcrib.sandbox.executor import (
     ScriptExecutor,
     calls_in,
@@ -68,13 +68,14 @@ class LuaSandbox:
         limits: Limits | None = None,
         schemas: Schemas | None = None,
         on_call: OnCall | None = None,
+        pauses: Pauses | None = None,
     ) -> ScriptResult:
         """Run a script over these tools: server -> tool -> function of one dict, asynchronous or not.
 
         A tool that raises is an error that the script can catch. `schemas` decide where an empty table is an array.
         Raises `ScriptError` (with `kind`, `line`, `traceback`) when the script fails, and `SandboxUnavailable`.
         """
-        return await self._run(source, tools, limits or self.limits, schemas or {}, on_call, check=False)
+        return await self._run(source, tools, limits or self.limits, schemas or {}, on_call, pauses, check=False)
 
     async def check(
         self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
@@ -84,7 +85,7 @@ class LuaSandbox:
         `schemas` are ignored: Lua has no types before it runs. Raises `ScriptNotRun` with the line of a syntax error.
         """
         del schemas
-        await self._run(source, tools, limits or self.limits, {}, None, check=True)
+        await self._run(source, tools, limits or self.limits, {}, None, None, check=True)
         return calls_in(source, tools, LUA)
 
     async def _run(
@@ -94,6 +95,7 @@ class LuaSandbox:
         limits: Limits,
         schemas: Schemas,
         on_call: OnCall | None,
+        pauses: Pauses | None,
         *,
         check: bool,
     ) -> ScriptResult:
@@ -103,7 +105,7 @@ class LuaSandbox:
         servers = script_names(tools, LUA)
         job = _encode_job(job_source, servers, limits, self.options.seccomp, check=check)
         return await self._workers.run(
-            job, tools, on_call, source=job_source, limits=limits, servers=servers, schemas=schemas
+            job, tools, on_call, source=job_source, limits=limits, servers=servers, schemas=schemas, pauses=pauses
         )
 
     def _check_seccomp(self) -> None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final, Self
 import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
-from toolcrib.sandbox.calls import Schemas, Tools
+from toolcrib.sandbox.calls import Pauses, Schemas, Tools
 from toolcrib.sandbox.executor import (
     ScriptExecutor,
     calls_in,
@@ -104,13 +104,14 @@ class PythonSandbox:
         limits: Limits | None = None,
         schemas: Schemas | None = None,
         on_call: OnCall | None = None,
+        pauses: Pauses | None = None,
     ) -> ScriptResult:
         """Run a script over these tools: server -> tool -> function of one dict, asynchronous or not.
 
         With `schemas`, a script with calls that cannot succeed is refused before it runs. Raises `ScriptError` (with
         `kind`, `line`, `traceback`) when the script fails, and `SandboxUnavailable`.
         """
-        return await self._run(source, tools, limits or self.limits, schemas, on_call, check=False)
+        return await self._run(source, tools, limits or self.limits, schemas, on_call, pauses, check=False)
 
     async def check(
         self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
@@ -120,7 +121,7 @@ class PythonSandbox:
         What comes before the first call is run, for at most 50 ms. Raises `ScriptNotRun`, with the line, for a script
         that would be refused.
         """
-        await self._run(source, tools, limits or self.limits, schemas, None, check=True)
+        await self._run(source, tools, limits or self.limits, schemas, None, None, check=True)
         return calls_in(source, tools, PYTHON)
 
     async def _run(
@@ -130,6 +131,7 @@ class PythonSandbox:
         limits: Limits,
         schemas: Schemas | None,
         on_call: OnCall | None,
+        pauses: Pauses | None,
         *,
         check: bool,
     ) -> ScriptResult:
@@ -146,7 +148,9 @@ class PythonSandbox:
             "limits": _all_limits(limits),
         }
         text = json.dumps(job).encode()
-        return await self._workers.run(text, tools, on_call, source=source, limits=limits, servers=servers, schemas={})
+        return await self._workers.run(
+            text, tools, on_call, source=source, limits=limits, servers=servers, schemas={}, pauses=pauses
+        )
 
 
 def _entries_with_stubs(servers: Mapping[str, ServerNames], schemas: Schemas) -> list[dict[str, Any]]:

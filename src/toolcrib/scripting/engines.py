@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ import anyio
 
 from toolcrib.errors import InvalidRequest, ScriptFailed, ScriptRefused
 from toolcrib.names import nearest
-from toolcrib.sandbox.calls import Schemas, Tools
+from toolcrib.sandbox.calls import Pauses, Schemas, Tools
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
@@ -49,8 +49,9 @@ class ScriptEngine(Protocol):
         limits: Limits | None = None,
         schemas: Schemas | None = None,
         on_call: OnCall | None = None,
+        pauses: Pauses | None = None,
     ) -> ScriptResult:
-        """Run a script. Raises `ScriptFailed`."""
+        """Run a script; `pauses` are the times at which it waits for a person. Raises `ScriptFailed`."""
 
     async def check(
         self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
@@ -90,22 +91,32 @@ class EnginePool:
         self.languages = tuple(factories)
         self._factories = dict(factories)
         self._tasks: dict[tuple[str, int], asyncio.Task[_StartedEngine]] = {}
-        self._open = False
+        self._background: set[asyncio.Task[Any]] = set()
+        self.is_open = False
+        """Whether the engines are kept, and so what outlives a request."""
 
     async def __aenter__(self) -> Self:
-        self._open = True
+        self.is_open = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop all engines that were started."""
-        self._open = False
+        self.is_open = False
+        background = [task for task in self._background if task.cancel()]
         tasks, self._tasks = self._tasks, {}
         with anyio.CancelScope(shield=True):
+            await asyncio.gather(*background, return_exceptions=True)
             for started in await asyncio.gather(*tasks.values(), return_exceptions=True):
                 if isinstance(started, _StartedEngine):
                     await started.manager.__aexit__(None, None, None)
+
+    def start_soon(self, work: Callable[..., Coroutine[Any, Any, object]], *arguments: object) -> None:
+        """Start a task that ends with the engines at the latest."""
+        task = asyncio.create_task(work(*arguments))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def language(self, name: str) -> ScriptLanguage:
         """The language of that name. Raises `InvalidRequest` if there is no engine for it."""
@@ -121,7 +132,7 @@ class EnginePool:
     async def engine(self, language: ScriptLanguage, level: int) -> AsyncIterator[ScriptEngine]:
         """The engine for scripts at that nesting level, from 0. Raises `MissingExtra` and `SandboxUnavailable`."""
         factory = self._factories[language.name]
-        if not self._open:
+        if not self.is_open:
             async with factory() as engine:
                 yield engine
             return

@@ -8,13 +8,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from functools import cached_property, partial
+from importlib import import_module
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
-from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.nested_calls import nested_context, report_call_ended, resolve_input_required
 from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
 from toolcrib.providers.content import as_tool_result, json_text, script_value
+from toolcrib.sandbox.calls import Pauses
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptResult, unknown_name
@@ -37,7 +40,7 @@ from toolcrib.scripting.tools import (
     tools_by_server,
     wait_for_servers,
 )
-from toolcrib.types import JSON, Context, Object, ScriptTool, ServerStatus, Tool, ToolResult
+from toolcrib.types import JSON, Client, Context, Object, ScriptTool, ServerStatus, Tool, ToolResult
 
 _T = TypeVar("_T")
 
@@ -53,6 +56,18 @@ _MAX_NAMED: Final = 10
 """Servers that a hint names."""
 
 
+class ScriptQuestions(Protocol):
+    """The questions of one script's tools; see `questions`."""
+
+    pauses: Pauses
+
+    def client(self) -> Client | None:
+        """The client for the calls of the script."""
+
+    def notes(self) -> list[str]:
+        """What the author should know of questions that reached no one."""
+
+
 class ScriptRunner:
     """Runs scripts over one gateway."""
 
@@ -63,6 +78,11 @@ class ScriptRunner:
         self._gateway = gateway
         self.options = options or ScriptOptions()
         self.engines = EnginePool(factories)
+
+    @cached_property
+    def _waiting(self) -> Any:
+        """The scripts that wait for answers; loaded with the first script, since it imports the formats of MCP."""
+        return import_module("toolcrib.scripting.questions").WaitingScripts(self.engines.start_soon)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -84,9 +104,23 @@ class ScriptRunner:
 
         With `arguments`, the script has them as `args`: plain JSON, as large as the arguments of one call. `limits`
         replace the engine's own. With `answers`, by canonical id, no tool is called: the
-        calls return these. Raises `InvalidRequest`, and `MissingExtra` if the engine is not installed.
+        calls return these. A request that repeats an earlier one with answers continues its script. Raises
+        `InvalidRequest`, `MissingExtra` if the engine is not installed, and `ExecutionFailed`.
         """
-        run = await self._prepare(ctx, source, language, read_only=read_only, answers=answers)
+
+        async def run(own: Context, questions: ScriptQuestions) -> ToolResult:
+            prepared = await self._prepare(
+                own, source, language, read_only=read_only, answers=answers, questions=questions
+            )
+            return await self._run(prepared, questions, arguments, limits)
+
+        done: ToolResult = await self._waiting.run(ctx, run, is_lasting=self.engines.is_open)
+        return done
+
+    async def _run(
+        self, run: "ScriptRun", questions: ScriptQuestions, arguments: Object | None, limits: Limits | None
+    ) -> ToolResult:
+        source = run.source
         traces: list[CallTrace] = []
         try:
             async with self.engines.engine(run.language, run.level) as engine:
@@ -94,12 +128,18 @@ class ScriptRunner:
                     source, limits = prepend_arguments(source, arguments, run.language, limits or engine.limits)
                 with _nested_script(run.level):
                     done = await engine.run(
-                        source, run.functions(), limits=limits, schemas=run.schemas(), on_call=traces.append
+                        source,
+                        run.functions(),
+                        limits=limits,
+                        schemas=run.schemas(),
+                        on_call=traces.append,
+                        pauses=questions.pauses,
                     )
         except ScriptFailed as error:
             if arguments is not None:
                 restore_line_numbers(error, run.language)
-            return _with_calls(_failure(error, run), run, traces)
+            return _with_calls(_failure(error, replace(run, notes=(*questions.notes(), *run.notes))), run, traces)
+        done = replace(done, warnings=(*done.warnings, *questions.notes()))
         return _with_calls(_success(done), run, traces)
 
     async def check(
@@ -125,7 +165,14 @@ class ScriptRunner:
             await engine.check(source, {})
 
     async def _prepare(
-        self, ctx: Context, source: str, language: str, *, read_only: bool, answers: Object | None = None
+        self,
+        ctx: Context,
+        source: str,
+        language: str,
+        *,
+        read_only: bool,
+        answers: Object | None = None,
+        questions: ScriptQuestions | None = None,
     ) -> "ScriptRun":
         """Resolve what the run needs: its view, the servers' states, and the tools that the script can reach."""
         known = self.engines.language(language)
@@ -145,7 +192,8 @@ class ScriptRunner:
         if answers is None:
             looked_up = await look_up_tools(self._gateway, ctx, view, grouped, source, read_only=read_only)
             grouped = replace(grouped, hidden=(*grouped.hidden, *looked_up.tools))
-        inner = nested_context(ctx, memo={**(ctx.memo or {}), _LEVEL_MEMO: level + 1})
+        client = questions.client() if questions is not None else None
+        inner = nested_context(ctx, client=client, memo={**(ctx.memo or {}), _LEVEL_MEMO: level + 1})
         states = [f"Server {one.name} {describe_state(one)}." for one in _named_problems(statuses, source)]
         return ScriptRun(
             source=source,
@@ -167,9 +215,13 @@ class ScriptRunner:
         return level
 
     async def _call(self, ctx: Context, tool: Tool, arguments: dict[str, Any]) -> JSON:
-        """Call a tool for a script, which can catch whatever this raises."""
+        """Call a tool for a script, which can catch whatever this raises; its questions are answered meanwhile."""
+
+        async def call(own: Context) -> ToolResult:
+            return await self._gateway.call(replace(own, memo=ctx.memo), tool.id, arguments)
+
         try:
-            return script_value(await self._gateway.call(ctx, tool.id, arguments))
+            return script_value(await resolve_input_required(ctx, call))
         except ToolcribError as error:
             error.message = error.message.removeprefix(f"{tool.id}: ")  # the engine adds the script's name for the tool
             if isinstance(error, ApprovalRequired) and error.data.get("reason") == "no_client":

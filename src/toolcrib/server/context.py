@@ -199,20 +199,6 @@ class RequestClient(SessionClient):
         needed = CLIENT_CAPABILITIES.get(method)
         return needed is not None and not self.is_modern and needed in self.capabilities
 
-    def can_answer(self, request: Object) -> bool:
-        """Whether the client can answer this server request while its call waits."""
-        return self.can_ask(str(request.get("method")))
-
-    async def answer(self, request: Object) -> Object:
-        """The client's answer to a server request, for which `can_answer` holds. Raises `MCPError`."""
-        params = request.get("params") or {}
-        method = request["method"]
-        if method == "elicitation/create":
-            return await self.elicit(params)
-        if method == "sampling/createMessage":
-            return await self.sample(params)
-        return await self.list_roots()
-
     @property
     def can_elicit(self) -> bool:
         """Whether `elicit` can show the user a form while this request is being answered.

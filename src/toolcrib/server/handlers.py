@@ -17,18 +17,17 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import validate_mcp_param_headers
 from mcp_types import LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY, methods
-from pydantic import ValidationError
 
 from toolcrib._version import VERSION
 from toolcrib.catalog.catalog import Page, page
 from toolcrib.containment import isolate
-from toolcrib.errors import AmbiguousName, ExecutionFailed, NotFound, ToolcribError, UpstreamError
+from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamError
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.resources.listing import DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import (
     IdleClient,
-    RequestClient,
     RequestContext,
     as_mcp_errors,
     as_server_errors,
@@ -47,7 +46,7 @@ from toolcrib.server.sdk_workarounds import (
     may_send_requests,
     restore_large_parts,
 )
-from toolcrib.server.tasks import RunCall, TaskHandlers, has_tasks
+from toolcrib.server.tasks import TaskHandlers, has_tasks
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.reply import error_result
 from toolcrib.tracing import TRACING
@@ -72,10 +71,6 @@ _DOCUMENT_PARTS: Final = {"prompts/get": "messages", "resources/read": "contents
 _LARGE_METHODS: Final = ("tools/call", "tasks/result", *_DOCUMENT_PARTS)
 """Methods whose results can be large."""
 _BLOCKS_PER_STEP: Final = 200
-_MAX_ROUNDS: Final = 20
-"""Rounds of questions after which a call is returned as it is."""
-_MAX_QUESTIONS: Final = 20
-"""Questions to a client during one call, in all rounds together."""
 
 ObserveRequest = Callable[[str, str, float], None]
 """Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
@@ -409,43 +404,3 @@ def _with_via(entry: Object, gateway_id: str) -> Object:
     known = meta if isinstance(meta, Mapping) else {}
     via = known.get(VIA_KEY)
     return {**entry, "_meta": {**known, VIA_KEY: [*(via if isinstance(via, list) else ()), gateway_id]}}
-
-
-async def resolve_input_required(ctx: Context, run: RunCall) -> ToolResult:
-    """Run a call and, for a client of an older version, ask the client what the call needs to know until it completes.
-
-    From 2026-07-28 on, a server that needs input returns its questions, and the client repeats the call with the
-    answers. Older clients are asked while their one call waits, if they can be reached.
-
-    Raises what `run` raises, and `ExecutionFailed` if the client fails to answer.
-    """
-    result = await run(ctx)
-    client = ctx.client
-    if result.kind != "input_required" or not isinstance(client, RequestClient) or client.is_modern:
-        return result
-    asked = 0
-    for _ in range(_MAX_ROUNDS):
-        requests = result.input_requests or {}
-        asked += len(requests)
-        if asked > _MAX_QUESTIONS:
-            raise ExecutionFailed(
-                f"The call asked more than {_MAX_QUESTIONS} questions.",
-                hint="It was stopped there; nothing more was run.",
-            )
-        if not all(map(client.can_answer, requests.values())):
-            break
-        answers = {key: await _ask_client(client, request) for key, request in requests.items()}
-        result = await run(replace(ctx, input_responses=answers, request_state=result.request_state, memo={}))
-        if result.kind != "input_required":
-            break
-    return result
-
-
-async def _ask_client(client: RequestClient, request: Object) -> Object:
-    try:
-        return await client.answer(request)
-    except (MCPError, ValidationError) as error:
-        method = str(request.get("method"))
-        raise ExecutionFailed(
-            f"The client failed to answer a question of the call ({method}).", hint="Nothing more was run."
-        ) from error

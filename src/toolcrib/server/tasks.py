@@ -14,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, methods
 
 from toolcrib.containment import isolate
+from toolcrib.gateway.nested_calls import RunCall
 from toolcrib.server.context import RequestContext, as_mcp_errors, as_server_errors, to_call_context, to_context
 from toolcrib.server.notifications import session_queue
 from toolcrib.server.sdk_workarounds import may_send_requests
@@ -24,7 +25,6 @@ from toolcrib.wire import RELATED_TASK_META, is_encodable, replace_surrogates
 
 _T = TypeVar("_T")
 
-RunCall = Callable[[Context], Awaitable[ToolResult]]
 ContainCall = Callable[[Context, RunCall], Awaitable[ToolResult]]
 """Runs a call, and asks an older client what it needs to know; errors of the call become results."""
 ResultToWire = Callable[[ToolResult, str], Awaitable[dict[str, Any]]]

@@ -11,7 +11,8 @@ from typing import Any, Final, get_args
 import anyio
 
 from toolcrib.errors import InvalidRequest, ToolcribError
-from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.nested_calls import nested_context, report_call_ended
 from toolcrib.gateway.view import View
 from toolcrib.names import nearest
 from toolcrib.providers.content import json_text, script_value

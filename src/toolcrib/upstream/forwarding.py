@@ -220,13 +220,11 @@ class RunningRequest:
         return capability in self._client.capabilities
 
     async def _ask_client(self, method: str, params: Object) -> Object:
-        if method == "elicitation/create":
-            return await self._client.elicit(params)
-        if method == "sampling/createMessage":
-            return await self._client.sample(params)
-        if isinstance(self._client, SessionClient):
-            return await self._client.list_roots()
-        return refuse(method)
+        client = self._client
+        if isinstance(client, SessionClient):
+            return await client.answer(method, params)
+        ask = {"elicitation/create": client.elicit, "sampling/createMessage": client.sample}.get(method)
+        return refuse(method) if ask is None else await ask(params)
 
     async def close(self) -> None:
         """Wait briefly until everything was sent; what arrives after that is dropped."""

@@ -44,7 +44,9 @@ class _Question:
 class OpenCall:
     """One request, from its first question to its result."""
 
-    def __init__(self, ctx: Context, on_client: Callable[[Client], None] | None = None) -> None:
+    def __init__(self, ctx: Context, on_client: Callable[[Client], None] | None = None, *, what: str = "call") -> None:
+        """`what` names it in errors."""
+        self._what = what
         self.token = _PREFIX + secrets.token_urlsafe(16)
         self.owner = _owner(ctx)
         self.on_client = on_client
@@ -60,16 +62,19 @@ class OpenCall:
 
     async def run(self, work: Work) -> None:
         """Do the work, and keep its outcome."""
-        with self.scope:
-            try:
+        try:
+            with self.scope:
                 self._result = await work(self)
-            except Exception as error:  # noqa: BLE001 - raised again in the client's request
-                self._failure = error
-        if self._result is None and self._failure is None:
-            self._failure = ExecutionFailed("The call was cancelled.", hint="Its client did not come back in time.")
-        for question in self._questions.values():
-            question.answered.set()
-        self._change()
+        except Exception as error:  # noqa: BLE001 - raised again in the client's request
+            self._failure = error
+        finally:
+            if self._result is None and self._failure is None:
+                self._failure = ExecutionFailed(
+                    f"The {self._what} was cancelled.", hint="Its client did not come back in time."
+                )
+            for question in self._questions.values():
+                question.answered.set()
+            self._change()
 
     async def ask(self, method: str, params: Object) -> Object:
         """Return the client's answer to a question. Raises `MCPError` if the call ends first."""
@@ -118,23 +123,27 @@ class OpenCall:
 
 
 class OpenCalls:
-    """The open requests of one server."""
+    """The open requests of one server, or the open scripts."""
 
-    def __init__(self, start_soon: Callable[..., object]) -> None:
-        """`start_soon` starts a task that lasts as long as the server."""
+    def __init__(
+        self, start_soon: Callable[..., object], *, what: str = "call", many: str = "calls to this server"
+    ) -> None:
+        """`start_soon` starts a task that lasts as long as the server; `what` and `many` name them in errors."""
         self._start_soon = start_soon
+        self._what = what
+        self._many = many
         self._open: dict[str, OpenCall] = {}
 
     async def begin(self, ctx: Context, work: Work) -> dict[str, Any]:
         """Run a request until its result or its first question. Raises what the work raises."""
         own = sum(call.owner[:2] == _owner(ctx)[:2] for call in self._open.values())
         if own >= _MAX_OPEN_OF_CALLER or len(self._open) >= _MAX_OPEN:
-            whose = "your calls" if own >= _MAX_OPEN_OF_CALLER else "calls"
+            whose = "your " if own >= _MAX_OPEN_OF_CALLER else ""
             raise ExecutionFailed(
-                f"Too many of {whose} to this server wait for an answer.",
+                f"Too many of {whose}{self._many} wait for an answer.",
                 hint="Nothing was run; answer an open question, or try again later.",
             )
-        call = OpenCall(ctx)
+        call = OpenCall(ctx, what=self._what)
         self._start_soon(self._run, call, work)
         return await self._next(call)
 
@@ -153,7 +162,7 @@ class OpenCalls:
         call = self._open.get(ctx.request_state or "")
         if call is None or call.owner != _owner(ctx):
             raise ExecutionFailed(
-                "The call that asked is no longer open.",
+                f"The {self._what} that asked is no longer open.",
                 hint="Call again without the answers; whether the first call had an effect is unknown.",
             )
         if call.on_client is not None and ctx.client is not None:

@@ -173,7 +173,7 @@ class UpstreamServer(RemoteServer):
     def _stays_open(self, ctx: Context) -> bool:
         """Whether the server may ask during the request, and its client answers by repeating it."""
         client, connection = ctx.client, self._supervisor.connection
-        if not isinstance(client, SessionClient) or not client.is_modern or connection is None:
+        if not isinstance(client, SessionClient) or not client.repeats_requests or connection is None:
             return False
         may_ask = self.options.asks or (self.options.asks is None and self._supervisor.sessions.wants_own(ctx))
         return bool(may_ask and client.capabilities) and not connection.protocol.modern
