@@ -362,6 +362,21 @@ async def test_a_server_whose_tools_are_all_denied_is_unknown() -> None:
         assert [status.name for status in await gateway.servers(acme)] == ["shared"]
 
 
+async def test_a_call_of_an_unknown_tool_of_a_failed_server_has_it_tried_again() -> None:
+    woken: list[str] = []
+
+    class Failed(FakeProvider):
+        def wake(self) -> None:
+            woken.append("git")
+
+    down = Failed([], status=ready("git", state=ServerState.FAILED, reason="exited with code 1"))
+    async with running(FakeSource(github(), down)) as gateway:
+        with pytest.raises(ServerUnavailable):
+            await gateway.find(ME, "git:commit")
+
+    assert woken == ["git"]
+
+
 async def test_a_failed_server_is_named_with_its_reason_in_a_search() -> None:
     down = FakeProvider([], status=ready("git", state=ServerState.FAILED, reason="command not found: uvx"))
     async with running(FakeSource(github(), down)) as gateway:

@@ -346,3 +346,25 @@ async def test_an_unpaired_surrogate_does_not_lose_the_response(kind: str) -> No
 
     async with peer_of(answer) as peer:
         assert await peer.call() == {"content": ["\ufffd", "\U0001f980"]}
+
+
+async def test_repeated_reports_of_a_changed_list_on_a_stream_are_passed_on_once_a_chunk() -> None:
+    changed = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n\n'
+    other = b'data: {"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}\n\n'
+    chunks = (changed * 100 + other + changed * 100 + changed[:30], changed[30:] + other)
+
+    class Chunks(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+
+    def respond(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers=EVENTS, stream=Chunks())
+
+    gate = AuthTransport(
+        httpx2.MockTransport(respond), OPTIONS, FleetOptions(), Redactor(OPTIONS), CloseEvent(), AutoResetEvent()
+    )
+    async with httpx2.AsyncClient(transport=gate) as client:
+        body = await (await client.get(URL)).aread()
+
+    assert body == changed + other + changed + changed + other

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from mcp.shared.message import SessionMessage
 from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, names, raw, server_of, until
 
 from toolcrib.errors import CallTimeout, ConnectionLost, InvalidArguments, ServerUnavailable, UpstreamError
@@ -181,6 +182,24 @@ async def test_a_flood_on_stdout_delays_only_its_own_call(*, notices: bool) -> N
             for number in range(20):
                 assert await call_json(fleet.server("calm"), "echo", n=number) == {"n": number}
         assert await call_json(fleet.server("loud"), "echo", a=1) == {"a": 1}
+
+
+async def test_a_thousand_reports_of_a_changed_list_at_once_count_as_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_on: list[object] = []
+
+    class NotedMessage(SessionMessage):
+        def __init__(self, message: Any) -> None:
+            super().__init__(message)
+            passed_on.append(message)
+
+    monkeypatch.setattr("toolcrib.upstream.stdio.SessionMessage", NotedMessage)
+    async with server_of(raw()) as server:
+        await call(server, "grow", name="extra")
+        passed_on.clear()
+        await call(server, "flood", lines=5_000, changes=True)
+        await until(server, lambda: "extra" in names(server))
+
+    assert 0 < len(passed_on) < 500
 
 
 async def test_many_calls_share_one_session() -> None:

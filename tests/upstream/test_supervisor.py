@@ -108,6 +108,25 @@ async def test_a_call_to_a_failed_server_does_not_wait_but_has_it_tried_soon(tmp
         await until(server, lambda: server.status.state is READY)
 
 
+async def test_pauses_grow_to_their_limit_and_are_at_least_half_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, float]] = []
+    enough = anyio.Event()
+
+    class Noting:
+        def uniform(self, least: float, most: float) -> float:
+            asked.append((least, most))
+            if len(asked) >= 4:
+                enough.set()
+            return 0.001
+
+    monkeypatch.setattr(supervisor, "_RANDOM", Noting())
+    options = replace(FAST, backoff_first_s=0.01, backoff_max_s=0.03)
+    async with server_of(raw(exit=1, say="no"), options):
+        await enough.wait()
+
+    assert asked[:4] == [(0.005, 0.01), (0.01, 0.02), (0.015, 0.03), (0.015, 0.03)]
+
+
 async def test_calls_under_way_when_the_fleet_stops_end_with_a_clear_error() -> None:
     caught: list[ConnectionLost] = []
 

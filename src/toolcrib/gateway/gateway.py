@@ -476,7 +476,13 @@ class Gateway:
         return view.find_exact(name)
 
     async def _find_when_connected(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> ResolvedTool:
-        """Return the tool of a server that is still connecting, or raise why it is not available."""
+        """Return the tool of a server that is still connecting, or raise why it is not available.
+
+        One that has failed is tried again soon, as it is at a call of a tool that is known.
+        """
+        for backend in self.refresher.backends():
+            if any(status.name == server for status in backend.provider.statuses()):
+                backend.provider.wake()
         with anyio.move_on_after(self.options.call_grace_s):
             while (status := await self._status(ctx, server)) and status.is_missing:
                 await self.refresher.wait_changed()

@@ -161,6 +161,9 @@ class Provider(ABC):
     def end_session(self, ctx: Context) -> None:  # noqa: B027 - to override
         """Release what belongs to the session of this context, which has ended."""
 
+    def wake(self) -> None:  # noqa: B027 - to override
+        """Try to connect now instead of later: a caller wants a tool that it may have."""
+
 
 def identity_of(provider: object) -> Hashable:
     """The object, to compare with others: by its own `==` if it can be hashed, else as one object.

@@ -8,7 +8,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from mcp_types import (
     INTERNAL_ERROR,
@@ -54,6 +54,14 @@ _MAX_LISTS: Final = 64
 """Unanswered requests for lists that are remembered."""
 _WHOLE_BYTES: Final = 256 * 1024
 """Shorter texts are parsed at once."""
+_LIST_CHANGED: Final = b"/list_changed"
+_NOTICE_BYTES: Final = 300
+"""The length of a notification of a changed list, at most."""
+FLOOD_PAUSE_S: Final = 0.005
+"""Pause after a part of a flood: its sender waits on a full pipe instead of taking all our CPU time."""
+_FLOOD_MESSAGES: Final = 50
+_FLOOD_MESSAGE_S: Final = 0.0001
+"""About what one message costs."""
 _NO_GC_BYTES: Final = 256 * 1024
 """Larger texts are parsed without the garbage collector, which would scan everything created so far again and again."""
 
@@ -66,6 +74,9 @@ class OversizedLine:
     tail: bytes
     problem: str = field(default="", compare=False)
     """How it breaks the bounds, after "the message"."""
+
+
+_Message = TypeVar("_Message", bytes, bytes | OversizedLine)
 
 
 BoundsOfLine = Callable[[bytes, bytes | None], Bounds]
@@ -153,6 +164,35 @@ class ExpectedResponses:
             if isinstance(message, (JSONRPCResponse, JSONRPCError)) and message.id is not None:
                 self._lists.pop(message.id, None)
         return messages
+
+
+def without_repeats(messages: list[_Message]) -> list[_Message]:
+    """Drop notifications of changed lists that come again among the messages: the last one says as much.
+
+    >>> changed = b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}'
+    >>> without_repeats([changed, b"{}", changed, b"{}"]) == [b"{}", changed, b"{}"]
+    True
+    """
+    last = {message: place for place, message in enumerate(messages) if _is_list_changed(message)}
+    return [message for place, message in enumerate(messages) if last.get(message, place) == place]
+
+
+def flood_pause_s(arrived: int, kept: int) -> float:
+    """How long to wait after messages that came at once, in seconds, so that a flood leaves time for other servers.
+
+    >>> flood_pause_s(20, 20), flood_pause_s(1000, 1), flood_pause_s(1000, 1000)
+    (0.0, 0.005, 0.1)
+    """
+    if kept > _FLOOD_MESSAGES:
+        return kept * _FLOOD_MESSAGE_S
+    return FLOOD_PAUSE_S if arrived > _FLOOD_MESSAGES else 0.0
+
+
+def _is_list_changed(message: bytes | OversizedLine) -> bool:
+    """Whether it is such a notification, and not a message with an id that contains the words."""
+    if not isinstance(message, bytes) or len(message) > _NOTICE_BYTES:
+        return False
+    return _LIST_CHANGED in message and b'"id"' not in message
 
 
 def _cut(line: bytes, problem: str) -> OversizedLine:

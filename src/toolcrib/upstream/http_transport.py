@@ -26,7 +26,7 @@ from yarl import URL
 
 from toolcrib.upstream.bounds import Bounds, Meter, result_bounds
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
-from toolcrib.upstream.framing import repair_json
+from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeats
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
@@ -294,7 +294,7 @@ async def _inflated(stream: httpx2.AsyncByteStream, encoding: str) -> AsyncItera
 
 
 class _BoundedEvents(httpx2.AsyncByteStream):
-    """A stream of events that ends where one of them breaks the bounds."""
+    """A stream of events that ends where one of them breaks the bounds, and in which a flood costs little."""
 
     def __init__(self, response: httpx2.Response, bounds: Bounds) -> None:
         self._response = response
@@ -308,7 +308,11 @@ class _BoundedEvents(httpx2.AsyncByteStream):
             meter.add(chunk[start:])
             if self._bounds.problem(meter.size, meter.nodes):
                 return
-            yield chunk
+            events = _EVENT_END.split(chunk)
+            # The first and the last one may be parts of an event.
+            kept = [*events[:1], *without_repeats(events[1:-1]), *events[1:][-1:]]
+            yield chunk if len(kept) == len(events) else b"\n\n".join(kept)
+            await anyio.sleep(flood_pause_s(len(events), len(kept)))
 
     async def aclose(self) -> None:
         await _stream_of(self._response).aclose()

@@ -188,7 +188,7 @@ class FleetOptions:
     """How long to retry calls that could not be sent to a server that has just gone away: it may be restarting."""
     backoff_first_s: float = 1.0
     """Minimum time between attempts, except after a long good connection."""
-    backoff_max_s: float = 60.0
+    backoff_max_s: float = 25.0
     stable_s: float = 10.0
     """A connection that lasted this long resets the back-off."""
     debounce_s: float = 0.2

@@ -300,6 +300,10 @@ class UpstreamServer(RemoteServer):
         if ctx.session is not None:
             self._supervisor.sessions.end_session(ctx.caller, ctx.session)
 
+    def wake(self) -> None:
+        """Cut the pause before the next attempt to connect short."""
+        self._supervisor.wake()
+
     # -- errors ----------------------------------------------------------------------------------------------------
 
     def _unavailable(self, reason: str = "") -> ServerUnavailable:

@@ -25,7 +25,7 @@ from mcp.shared.message import SessionMessage
 from toolcrib.errors import AlreadyStarted
 from toolcrib.upstream.bounds import run_in_steps
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
-from toolcrib.upstream.framing import ExpectedResponses, LineSplitter
+from toolcrib.upstream.framing import FLOOD_PAUSE_S, ExpectedResponses, LineSplitter, flood_pause_s, without_repeats
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, plain
 
@@ -34,8 +34,6 @@ _MAX_QUEUED = 256
 """Messages queued for a child that does not read; beyond it, senders wait."""
 _FLOOD_BYTES = 65536
 """The size of one read; that much at once on stderr is a flood."""
-_FLOOD_PAUSE_S = 0.005
-"""Pause after each chunk of a flood: the child waits on its full pipe instead of taking all our CPU time."""
 _EXIT_DETAILS_S = 0.5
 """How long to wait for the exit code and the rest of stderr after the end of stdout."""
 _KILL_GRACE_S = 0.1
@@ -269,22 +267,24 @@ class _ChildProcess:
         with suppress(*_GONE):
             while True:
                 chunk = await self._stdout.receive()
-                await anyio.sleep(0 if await self._take(lines, chunk) else _FLOOD_PAUSE_S)
+                await anyio.sleep(await self._take(lines, chunk))
         await self._close_with_details("closed its output")
         self._to_session.close()
 
-    async def _take(self, lines: LineSplitter, chunk: bytes) -> bool:
-        """Pass on the messages that the chunk completes. Returns False for a chunk of noise."""
+    async def _take(self, lines: LineSplitter, chunk: bytes) -> float:
+        """Pass on the messages that the chunk completes. Returns the pause after it, for noise or a flood."""
         done = lines.feed(chunk)
-        any_messages = False
-        for line in done:
+        count = 0
+        for line in without_repeats(done):
             messages = await run_in_steps(self._expected.parse(line))
-            any_messages = any_messages or bool(messages)
+            count += len(messages)
             # Keep reading when the session has ended: the child may have to write before it can exit.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 for message in messages:
                     await self._to_session.send(SessionMessage(message))
-        return any_messages or not (done or lines.overflowing)
+        if not count:
+            return FLOOD_PAUSE_S if done or lines.overflowing else 0
+        return flood_pause_s(len(done), count)
 
     async def write(self) -> None:
         """Write the session's messages to stdin."""
@@ -302,7 +302,7 @@ class _ChildProcess:
             while True:
                 chunk = await self._stderr.receive()
                 self._tail.add(chunk)
-                await anyio.sleep(0 if len(chunk) < _FLOOD_BYTES else _FLOOD_PAUSE_S)
+                await anyio.sleep(0 if len(chunk) < _FLOOD_BYTES else FLOOD_PAUSE_S)
         self._stderr_ended.set()
 
     async def watch(self) -> None:

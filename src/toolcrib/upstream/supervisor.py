@@ -327,9 +327,9 @@ class Supervisor:
             await anyio.sleep_until(earliest)
 
     def _backoff(self, failures: int) -> float:
-        """Exponential with full jitter."""
-        most = self._first_s * 2.0 ** min(max(failures - 1, 0), 32)
-        return _RANDOM.uniform(0.0, min(self._fleet.backoff_max_s, most))
+        """Exponential, with up to half of the pause left to chance."""
+        most = min(self._fleet.backoff_max_s, self._first_s * 2.0 ** min(max(failures - 1, 0), 32))
+        return _RANDOM.uniform(most / 2, most)
 
     # -- while it is ready -----------------------------------------------------------------------------------------
 
