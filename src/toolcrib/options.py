@@ -10,12 +10,14 @@ from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import PastOptions, SearchOptions
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.settings.options import LocalOptions
+from toolcrib.settings.options import LocalOptions, TelemetryOptions
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
 
 __all__ = [
+    "ArgumentOverride",
     "BreakerOptions",
     "CacheOptions",
     "CallOptions",
@@ -35,5 +37,7 @@ __all__ = [
     "SessionOptions",
     "StateOptions",
     "SurfaceOptions",
+    "TelemetryOptions",
     "Token",
+    "ToolOverride",
 ]

@@ -131,7 +131,7 @@ def test_the_defaults_of_scripts_and_guards_are_those_of_the_page(table: str, op
 
 
 SIZES = {"max_message_bytes", "max_result_bytes", "max_result_nodes", "max_result_blocks"}
-OF_THE_CODE = {"name", "transport", "target", "problem", *SIZES}
+OF_THE_CODE = {"overrides", "name", "transport", "target", "problem", *SIZES}
 """What of a server's options is no key of its entry, or is called otherwise there."""
 
 

@@ -243,7 +243,10 @@ def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, 
         if name not in accepted or name in rejected:
             raise _Unknown
         try:
-            tools.append(read_entry(raw, server.namespace or server.name))
+            own = read_entry(raw, server.namespace or server.name)
         except (KeyError, TypeError, ValueError) as error:
             raise _Unknown from error
+        tool = server.overrides[name].apply(own) if name in server.overrides else own
+        if isinstance(tool, Tool):
+            tools.append(tool)
     return tuple(tools)

@@ -26,6 +26,7 @@ from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact
 from toolcrib.surfaces.selection import likely_places
 from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
+from toolcrib.upstream.overrides import override_note
 
 _SIMILAR_SHOWN = 3
 """How many near-duplicates a hit names."""
@@ -189,6 +190,8 @@ def print_description(tool: Tool, example: Object, *, as_json: bool) -> None:
     echo(tool.id if not tool.title or tool.title == tool.name else f"{tool.id}  ({tool.title})")
     if hints := describe_annotations(tool.annotations):
         echo(hints)
+    if note := override_note(tool):
+        echo(note)
     if tool.description.strip():
         echo(f"\n{tool.description.strip()}")
     echo(f"\n{signature(tool)}")

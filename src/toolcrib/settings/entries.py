@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field
 
-from toolcrib.errors import InvalidName
+from toolcrib.errors import InvalidName, ToolcribError
 from toolcrib.names import MAX_NAMESPACE, check_namespace
 from toolcrib.ranges import Natural, Seconds
 from toolcrib.settings.clients import (
@@ -41,6 +41,7 @@ from toolcrib.settings.validation import (
     validate,
 )
 from toolcrib.upstream.options import ProtocolName, ServerOptions, SessionMode, TransportName
+from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
 
 FORMS: Final[tuple[FieldPath, ...]] = (
     ("mcpServers",),
@@ -130,6 +131,32 @@ class ServerTimeouts(Table):
     list_s: Seconds | None = None
     call_s: Seconds | None = None
     find_s: Seconds | None = None
+
+
+class ArgumentOverrideTable(Table):
+    """One argument of `tools.NAME.arguments`."""
+
+    description: str | None = None
+    fixed: Any = None
+    default: Any = None
+    hidden: bool = False
+
+
+class ToolOverrideTable(Table):
+    """One tool of `tools`: how it differs from the server's own."""
+
+    name: NonEmpty | None = None
+    title: NonEmpty | None = None
+    description: str | None = None
+    keywords: tuple[NonEmpty, ...] = ()
+    hidden: bool = False
+    annotations: dict[str, Any] = Field(default_factory=dict)
+    arguments: dict[str, ArgumentOverrideTable] = Field(default_factory=dict)
+
+    def override(self) -> ToolOverride:
+        """Raises `InvalidRequest` or `InvalidName`."""
+        arguments = {name: ArgumentOverride(**table.given()) for name, table in self.arguments.items()}
+        return ToolOverride(**{**self.given(), "arguments": arguments})
 
 
 class ServerEntry(Table):
@@ -332,6 +359,7 @@ class EntryReader:
             reach,
             allowed_tools=self._allowed_tools(),
             denied_tools=self._denied_tools(),
+            overrides=self._overrides(),
             namespace=self._namespace(),
             problem="; ".join(dict.fromkeys((*self.expander.missing, *self.narrowing))),
             **entry.given(*FLAGS),
@@ -359,6 +387,20 @@ class EntryReader:
             return ()
         off = (name for name, on in switches.items() if on is False or on in ({"enabled": False}, {"disabled": True}))
         return (*self.entry.denied_tools, *off)
+
+    def _overrides(self) -> dict[str, ToolOverride]:
+        """The tables of `tools` that change a tool; others are switches of clients."""
+        tables = self.entry.tools if isinstance(self.entry.tools, dict) else {}
+        found: dict[str, ToolOverride] = {}
+        for name, value in tables.items():
+            if not isinstance(value, dict) or not ToolOverrideTable.model_fields.keys() & value.keys():
+                continue
+            place = validate(ToolOverrideTable, value, (*self.place.at, "tools", name), self.place.problems)
+            try:
+                found[name] = place.table.override()
+            except ToolcribError as error:
+                self.place.add(f"cannot be used: {error.message}", "tools", name)
+        return found
 
     def timeouts(self) -> dict[str, Any]:
         """Our own timeouts, and for those that they leave out the client's."""

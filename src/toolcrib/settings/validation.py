@@ -22,8 +22,12 @@ _MAX_SHOWN = 60
 _CUTOFF: Final = 0.7
 """How similar a key must be to be suggested, 0 to 1."""
 NO_ALIASES: Final[Mapping[str, str]] = {}
-_FREE: Final = frozenset({"synonyms", "roles", "tool_rates", "env", "headers", "env_http_headers"})
+_FREE: Final = frozenset(
+    {"synonyms", "roles", "tool_rates", "env", "headers", "env_http_headers", "arguments", "annotations"}
+)
 """Tables whose keys are the user's own words."""
+_ARGUMENT_VALUE: Final = 3
+"""How deep in an override `arguments.NAME.fixed` is."""
 _SWITCHES: Final = frozenset({"breaker", "retry", "cache", "past_requests"})
 """Tables that `true` turns on as they are by default, and `false` turns off."""
 _FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
@@ -118,6 +122,8 @@ class _Normalizer:
 
     def normalize(self, value: Any, loc: tuple[str | int, ...]) -> Any:
         self.paths.setdefault(loc, self.at)
+        if _is_verbatim(loc):
+            return value
         if isinstance(value, list):
             items = list(self._items(enumerate(value), loc))
             return [item for _, item in items]
@@ -137,7 +143,7 @@ class _Normalizer:
         for entry, item in table.items():
             key = entry if free else snake(entry)
             key = key if loc else self.aliases.get(key, key)
-            if item is None or (key in _SWITCHES and item is False):
+            if (item is None and not _is_verbatim((*loc, key))) or (key in _SWITCHES and item is False):
                 continue
             if key in spelled:
                 message = f'duplicates "{spelled[key]}"; keep one of them'
@@ -146,6 +152,12 @@ class _Normalizer:
             spelled[key] = entry
             self.paths[(*loc, key)] = (*self.paths[loc], entry)
             yield key, _expand(key, item, loc)
+
+
+def _is_verbatim(loc: tuple[str | int, ...]) -> bool:
+    """Whether a value stays as it is: a server's table of its own tools, or an argument of one."""
+    is_argument = len(loc) == _ARGUMENT_VALUE and loc[0] == "arguments" and loc[-1] in ("fixed", "default")
+    return is_argument or loc == ("tools",)
 
 
 def _expand(key: str, item: Any, loc: tuple[str | int, ...]) -> Any:

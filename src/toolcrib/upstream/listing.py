@@ -27,6 +27,7 @@ from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.negotiation import TASKS_VERSION, HeaderMap
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.overrides import ToolOverride
 from toolcrib.wire import is_encodable, is_loop, mark_listed, read_tool
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,9 @@ class RemoteTool:
     header_map: HeaderMap = field(default_factory=dict)
     is_task: bool = False
     """Whether it runs only as a task (2025-11-25)."""
+    own_name: str
+    """The server's name for it, which an override may have changed."""
+    override: ToolOverride | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,7 @@ class ToolLister:
         self._namespace = options.namespace or options.name
         self._hidden = META_TOOLS if options.delegate_search else frozenset[str]()
         self._offers = options.offers
+        self._overrides = options.overrides
         self._gateway = fleet.gateway_id if options.show_all else ""
         self._max_pages = fleet.max_pages
         self._max_tools = fleet.max_tools
@@ -145,8 +150,9 @@ class ToolLister:
     ) -> "_ToolListReader":
         return _ToolListReader(
             self._namespace,
-            known,
+            {one.own_name: one for one in known.values()},
             offers=self._offers,
+            overrides=self._overrides,
             hidden=self._hidden,
             gateway=self._gateway,
             modern=modern,
@@ -163,6 +169,7 @@ class _ToolListReader:
         known: Mapping[str, RemoteTool],
         *,
         offers: Callable[[str], bool],
+        overrides: Mapping[str, ToolOverride],
         hidden: frozenset[str],
         gateway: str,
         modern: bool,
@@ -171,11 +178,13 @@ class _ToolListReader:
         self._namespace = namespace
         self._known = known
         self._offers = offers
+        self._overrides = overrides
         self._hidden = hidden
         self._gateway = gateway
         self._modern = modern
         self._tasks = tasks
         self._tools: dict[str, RemoteTool] = {}
+        self._own_names: set[str] = set()
         self._rejected: list[Rejected] = []
         self._definitions: list[Any] = []
         self._digest = blake2b(digest_size=16)
@@ -204,14 +213,19 @@ class _ToolListReader:
         name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str) and name not in self._hidden and not self._offers(name):
             return
-        if isinstance(name, str) and name in self._tools:
+        if isinstance(name, str) and name in self._own_names:
             self._rejected.append(Rejected(tool=name, reason="listed twice; the first is used"))
             return
         found = self._read(raw, data, self._known.get(name) if isinstance(name, str) else None)
         if isinstance(found, Rejected):
             self._rejected.append(found)
+        elif found is not None and found.tool.name in self._tools:
+            other = self._tools[found.tool.name].own_name
+            reason = f"its name here would be {found.tool.name}, which is that of {other}"
+            self._rejected.append(Rejected(tool=found.own_name, reason=reason))
         elif found is not None:
             self._tools[found.tool.name] = found
+            self._own_names.add(found.own_name)
 
     def _read(self, raw: Any, data: bytes, known: RemoteTool | None) -> RemoteTool | Rejected | None:
         """Return the tool, the reason it was rejected, or None for a tool of our own that came back through a loop
@@ -225,13 +239,27 @@ class _ToolListReader:
         tool = mark_listed(read, self._gateway) if isinstance(read, Tool) and self._gateway else read
         if tool is None or isinstance(tool, Rejected):
             return tool
-        if not self._modern:
-            return self._read_execution(raw, tool, digest)
+        found = self._with_headers(tool, digest, data) if self._modern else self._read_execution(raw, tool, digest)
+        override = self._overrides.get(tool.name)
+        if override is None or isinstance(found, Rejected):
+            return found
+        changed = override.apply(found.tool)
+        return changed if isinstance(changed, Rejected) else replace(found, tool=changed, override=override)
+
+    def _with_headers(self, tool: Tool, digest: bytes, data: bytes) -> RemoteTool | Rejected:
+        """Return the tool with the arguments that are sent as headers too."""
         if _HEADER_ANNOTATION not in data:
-            return RemoteTool(tool=tool, digest=digest)
+            return RemoteTool(tool=tool, digest=digest, own_name=tool.name)
         if (invalid := find_invalid_x_mcp_header(tool.input_schema)) is not None:
             return Rejected(tool=tool.name, reason=invalid)
-        return RemoteTool(tool=tool, digest=digest, header_map=x_mcp_header_map(tool.input_schema))
+        header_map = x_mcp_header_map(tool.input_schema)
+        return RemoteTool(tool=tool, digest=digest, header_map=header_map, own_name=tool.name)
+
+    def _reject_missing(self) -> None:
+        """Report overrides of tools that the server does not list."""
+        listed = {raw.get("name") for raw in self._definitions if isinstance(raw, dict)}
+        reason = "it has an override, but the server lists no such tool"
+        self._rejected += [Rejected(tool=name, reason=reason) for name in self._overrides if name not in listed]
 
     def _read_execution(self, raw: Any, tool: Tool, digest: bytes) -> RemoteTool | Rejected:
         """Return the tool with what it says of tasks. One that runs only as a task is called as one for clients that
@@ -243,9 +271,12 @@ class _ToolListReader:
             return Rejected(tool=tool.name, reason=_NO_TASKS)
         if self._tasks == "taken" and support in ("required", "optional"):
             tool = replace(tool, execution={"taskSupport": "optional"})
-        return RemoteTool(tool=tool, digest=digest, is_task=support == "required" and self._tasks == "taken")
+        is_task = support == "required" and self._tasks == "taken"
+        return RemoteTool(tool=tool, digest=digest, is_task=is_task, own_name=tool.name)
 
     def result(self, problem: str) -> ToolList:
+        if not problem:
+            self._reject_missing()
         tools = tuple(one.tool for name, one in self._tools.items() if name not in self._hidden)
         return ToolList(
             by_name=self._tools,
@@ -254,7 +285,7 @@ class _ToolListReader:
             problem=problem,
             definitions=ToolDefinitions(
                 entries=tuple(self._definitions),
-                accepted=tuple(name for name in self._tools if name not in self._hidden),
+                accepted=tuple(one.own_name for name, one in self._tools.items() if name not in self._hidden),
                 rejected=tuple(self._rejected),
                 digest=self._digest.digest(),
                 size=self._size,

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import Final, Literal, get_args
 
 from toolcrib.errors import InvalidRequest
+from toolcrib.upstream.overrides import ToolOverride
 
 TransportName = Literal["stdio", "http", "sse", "memory", "custom"]
 """`memory` is a server object in this process, `custom` a user-supplied transport; both need a `target`."""
@@ -36,6 +37,14 @@ def _is_optional(is_valid: Callable[[object], bool]) -> Callable[[object], bool]
 
 
 _LISTS: Final = ("args", "allowed_tools", "denied_tools")
+
+
+def _is_overrides(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(one, ToolOverride) for name, one in value.items()
+    )
+
+
 _FIELD_RULES: Final[tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...]] = (
     (("name", "command", "url", "problem"), lambda value: isinstance(value, str), "a text"),
     (("namespace",), _is_optional(lambda value: isinstance(value, str)), "a text"),
@@ -43,6 +52,7 @@ _FIELD_RULES: Final[tuple[tuple[tuple[str, ...], Callable[[object], bool], str],
     (("allowed_tools",), _is_texts, "a list of texts, or None"),
     (("env",), _is_text_map, 'a mapping of texts, such as {"API_KEY": "..."}'),
     (("headers",), _is_text_map, 'a mapping of texts, such as {"Authorization": "Bearer ..."}'),
+    (("overrides",), _is_overrides, 'a mapping of ToolOverride, such as {"create": ToolOverride(name="open")}'),
     (("cwd",), _is_optional(lambda value: isinstance(value, PurePath)), "a pathlib.Path, or None"),
     (("transport",), lambda value: value in get_args(TransportName), f"one of {', '.join(get_args(TransportName))}"),
     (("protocol",), lambda value: value in get_args(ProtocolName), f"one of {', '.join(get_args(ProtocolName))}"),
@@ -99,6 +109,8 @@ class ServerOptions:
     """The only tools to offer, by the server's own names or patterns such as `get_*`; None means all."""
     denied_tools: tuple[str, ...] = ()
     """Tools never to offer, even if `allowed_tools` has them; names or patterns."""
+    overrides: Mapping[str, ToolOverride] = field(default_factory=dict)
+    """How its tools differ from what it lists, by its own names for them."""
     prompts: bool = True
     """Whether to offer its prompts."""
     resources: bool = True

@@ -134,7 +134,8 @@ class UpstreamServer(RemoteServer):
     async def _call(
         self, ctx: Context, tool: RemoteTool, arguments: Object, limit: anyio.CancelScope | None = None
     ) -> ToolResult:
-        params: dict[str, Any] = {"name": tool.tool.name, "arguments": dict(arguments)}
+        sent = dict(arguments) if tool.override is None else tool.override.arguments_for(arguments)
+        params: dict[str, Any] = {"name": tool.own_name, "arguments": sent}
         if ctx.task is not None and tool.tool.execution:
             params["task"] = {} if ctx.task.ttl_ms is None else {"ttl": ctx.task.ttl_ms}
         elif tool.is_task:
