@@ -176,6 +176,26 @@ def test_vectors_can_be_given_for_the_texts_of_a_request() -> None:
     assert by_hand == wanted
 
 
+STORY = (
+    "We moved to Oslo in spring, and the dog did not like the boat at all. My sister, who runs a bakery, sends her "
+    "love and a cake. The summer was fine, by the way, and everybody slept in the garden, as usual. "
+)
+
+
+def test_the_part_of_a_long_request_that_asks_for_something_is_embedded_too() -> None:
+    ask_for = "Please add a meeting to the calendar."
+    index = Index.build(TOOLS, model=model(Shifted()))
+    request = SearchRequest(queries=(STORY + ask_for,), explain=True)
+    texts = request_texts(index, request)
+    assert texts == (STORY + ask_for, ask_for)
+    given = dict(zip(texts, Shifted().embed(texts), strict=True))
+    long = search(index, request, options=SHOW_ALL, embedded=given)
+    assert long.hits[0].tool.id == "calendar:add"
+    assert long.hits[0].raw == ask(index, ask_for).hits[0].raw
+    del given[ask_for]
+    assert search(index, request, options=SHOW_ALL, embedded=given).hits[0].raw < long.hits[0].raw
+
+
 def test_a_request_without_a_vector_is_answered_as_without_an_embedder() -> None:
     index = Index.build(TOOLS, model=model(Shifted()))
     assert ask(index, "weather of a city", embedded={}) == ask(Index.build(TOOLS), "weather of a city")

@@ -88,7 +88,8 @@ def request_texts(
     if index.model.embedder is None or options.scorer != "hybrid":
         return ()
     view, table = index.view(mask, overlay), index.model.table
-    queries = [query for text in request.queries[: options.max_queries] if (query := parse_query(text)).words]
+    texts = [part for text in request.queries[: options.max_queries] for part in (text, telling_part(text, table))]
+    queries = [query for text in texts if (query := parse_query(text)).words]
     return tuple(
         dict.fromkeys([request_text(query, match_terms(view, query, table, lexicon, options)) for query in queries])
     )
@@ -243,10 +244,22 @@ def _readings(task: SearchTask, query: ParsedQuery) -> Iterator[_Reading]:
     """Read a query as a whole and, if it is long, only the part of it that asks for something."""
     whole = _Reading(query, _rank(task, query))
     yield whole
-    if whole.ranking.meaning.embedded is None:  # an embedder reads the whole request
-        part = parse_query(telling_part(query.text, task.view.parts[0].segment.model.table))
-        if part.words:
-            yield _Reading(part, _rank(task, part))
+    part = parse_query(telling_part(query.text, task.view.parts[0].segment.model.table))
+    if part.words:
+        other = _Reading(part, _rank(task, part))
+        if _is_useful(other.ranking, whole.ranking):
+            yield other
+
+
+def _is_useful(part: Ranking, whole: Ranking) -> bool:
+    """Whether to read a part of a query besides the whole: with an embedder, only if it fits a tool much better."""
+    if whole.meaning.embedded is None or not whole.tools:
+        return True
+    return part.meaning.embedded is not None and bool(part.tools) and part.tools[0].raw >= whole.tools[0].raw + _SURER
+
+
+_SURER = 1.5
+"""By how much the best `raw` of a part must be higher: an embedder reads some stories better as a whole."""
 
 
 def _rank(task: SearchTask, query: ParsedQuery) -> Ranking:

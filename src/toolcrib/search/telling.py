@@ -16,7 +16,7 @@ _MIN_WORDS: Final = 30
 
 _MIN_SENTENCES: Final = 3
 
-_MAX_SHARE: Final = 0.5
+_MAX_SHARE: Final = 0.7
 """If more of a request says what is wanted, it is read as a whole."""
 
 _MAX_CHARACTERS: Final = 2_000
@@ -32,6 +32,7 @@ _ASKING: Final = re.compile(
       \? | \b(?:please | kindly | (?:could|can|would|will)\ you | looking\ for | go\ ahead | wondering
     | (?:tell|give|show|help|remind)\ (?:me|us) | let\ me\ know
     | (?:i|we)\ (?:just\ |only\ |really\ |also\ |now\ )?(?:need|want|wish|must)
+    | would\ (?:also\ |really\ |just\ )?(?:like|love)
     | (?:i|we)(?:'d|\ would)\ (?:also\ |really\ |just\ )?(?:like|love|need|want))\b
     """,
     re.IGNORECASE | re.VERBOSE,
