@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from toolcrib.errors import (
     check_type,
 )
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.keywords import Describe, load_hook
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.view import ResolvedTool
@@ -74,6 +75,7 @@ _PART_METHODS: Final = {
     "selector": ("__call__",),
     "audit": ("__call__",),
     "state": ("table",),
+    "describe": ("__call__",),
 }
 """The methods of what an app takes besides its settings."""
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
@@ -102,20 +104,30 @@ class App(ToolDecorator, ServableApp):
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
         state: StateStore | None = None,
+        describe: Describe | None = None,
     ) -> None:
         """Build an app without starting it.
 
         Clients see `name`, `version` and `title` as those of the server. `audit` gets an event for every call and
         replaces the audit log. `state` keeps what several processes that serve one address share, and what should
-        survive a restart; the app neither opens nor closes it. By default, `settings.state` says where. Raises
+        survive a restart; the app neither opens nor closes it. By default, `settings.state` says where. `describe`
+        returns phrases by which people ask for a tool; while the app runs, it is called in the background, once for
+        each tool and content, and replaces the function that the settings name. Raises
         `InvalidRequest` for a part of another type, `SettingsError` for an unknown surface, and `MissingExtra` if the
         tokenizer that the settings name is not installed.
         """
         _check_parts(
-            middleware, policy=policy, authenticator=authenticator, selector=selector, audit=audit, state=state
+            middleware,
+            policy=policy,
+            authenticator=authenticator,
+            selector=selector,
+            audit=audit,
+            state=state,
+            describe=describe,
         )
         if settings is not None:
             check_type(settings, Settings, "The settings of an app", 'Load a file with load_settings("toolcrib.json").')
+        self._describe = describe
         self.settings = settings or Settings()
         self._own_state = None if state is not None else make_store(self.settings.state)
         self.local = LocalTools(
@@ -197,6 +209,8 @@ class App(ToolDecorator, ServableApp):
             if self._own_state is not None:
                 await stack.enter_async_context(self._own_state)
             self._group = await stack.enter_async_context(self._running_gateway())
+            if (described := await self._hook()) is not None:
+                self._group.start_soon(described)
             await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())
             await stack.enter_async_context(self.scripts.engines)
@@ -231,6 +245,14 @@ class App(ToolDecorator, ServableApp):
                 await group.start(self.stored.watch_folder, self.settings.scripts.watch_s)
             yield group
             group.cancel_scope.cancel()
+
+    async def _hook(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Load the hook that describes tools; return what runs it, None without one."""
+        name, hook = "", self._describe
+        if hook is None and (name := self.settings.gateway.describe):
+            hook = await anyio.to_thread.run_sync(load_hook, name, abandon_on_cancel=True)
+        refresher = self.gateway.refresher
+        return None if hook is None else partial(refresher.describe_tools, hook, self.gateway.state, name=name)
 
     @contextlib.asynccontextmanager
     async def _embedding(self) -> AsyncIterator[None]:
@@ -352,12 +374,15 @@ class App(ToolDecorator, ServableApp):
         if change.policy and self._own_policy is not None:
             self._own_policy.replace(settings.policy)
             self.gateway.refresher.force_refresh()
+        if change.keywords:
+            self.gateway.refresher.use_keywords(settings.gateway.keywords)
         if change.tokens:
             self._replace_tokens(settings.http.tokens)
         self.settings = replace(
             before,
             servers=settings.servers,
             policy=settings.policy,
+            gateway=replace(before.gateway, keywords=settings.gateway.keywords),
             http=replace(before.http, tokens=settings.http.tokens),
             http_problem=settings.http_problem,
             files=settings.files,

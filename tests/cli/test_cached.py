@@ -9,8 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.cli.conftest import TOOLBOX, Ran, broken, toolbox
+
+from toolcrib.cli.cached import read_cached
+from toolcrib.gateway.keywords import content_key, descriptions_table
+from toolcrib.gateway.past import saved_table
+from toolcrib.search.past import PastRequests
+from toolcrib.settings.loader import load_settings
+from toolcrib.state.sqlite import SqliteStore
 
 Command = Callable[..., Ran]
 Settings = Callable[..., Path]
@@ -71,6 +79,34 @@ def test_the_table_of_servers_says_that_they_are_idle_and_how_old_their_tools_ar
     assert (again["a"]["tools"], again["a"]["cached"], again["a"]["info"]) == (4, True, first["a"]["info"])
     assert again["off"]["reason"] == "environment variable NO_SUCH_KEY is not set (env.K)"
     assert "a: not started, with the tools listed at 20" in command("servers", "-c", file).out
+    assert a.starts == 1
+
+
+def test_keywords_from_outside_and_past_requests_are_found_without_starting_a_server(
+    command: Command, settings: Settings, counted: Callable[[str], CountedServer], tmp_path: Path
+) -> None:
+    a = counted("a")
+    (tmp_path / "words.toml").write_text('"a:greet" = ["zyzzyva"]')
+    search = {"keywords": "words.toml", "describe": "not_run:describe", "past_requests": True}
+    file = settings({"search": search}, a=a.entry())
+    command("tools", "-c", file)
+    path = load_settings(file).state.path
+    cached = read_cached(load_settings(file))
+    assert path is not None
+    assert cached is not None
+    (ring,) = [tool for tool in cached.offers[0].tools if tool.name == "ring"]
+
+    async def fill() -> None:
+        async with SqliteStore(path) as store:
+            await descriptions_table(store).set(content_key("not_run:describe", ring), ["quokka"])
+            past = PastRequests()
+            for _ in range(9):
+                past = past.with_request("axolotl tonight", "a:fail")
+            await saved_table(store).set("null", past)
+
+    anyio.run(fill)
+    for query, tool in (("zyzzyva", "a:greet"), ("quokka", "a:ring"), ("axolotl tonight", "a:fail")):
+        assert command("search", query, "--json", "-c", file).json["hits"][0]["id"] == tool
     assert a.starts == 1
 
 

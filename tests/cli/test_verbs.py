@@ -476,6 +476,16 @@ def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
     assert command("doctor", "--json", "-c", settings(ours, a=toolbox(), bad=broken())).json["notes"] == []
 
 
+def test_doctor_shows_entries_of_the_keywords_file_that_do_nothing(
+    command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "words.json").write_text('{"a:greet": ["salute"], "a:grete": ["salute"],\n"a:ring": 3}')
+    ran = command("doctor", "-c", settings({"search": {"keywords": "words.json"}}, a=toolbox()))
+    assert ran.code == 0
+    assert '  warning: words.json:2: "a:ring" is left out: it must be a list of phrases, not a number' in ran.out
+    assert "Note: toolcrib.search.keywords: a:grete is no current tool; did you mean a:greet?" in ran.out
+
+
 OTHERS = ("ring", "fail", "show_image")
 
 
@@ -507,6 +517,10 @@ class Flat:
         (
             {"search": {"embedder": "no.such.module:make"}},
             "serve would refuse to start: toolcrib.search.embedder: There is no embedder",
+        ),
+        (
+            {"search": {"describe": "no_such_module:describe"}},
+            "serve would refuse to start: toolcrib.search.describe: no_such_module:describe cannot be loaded",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from toolcrib.catalog.catalog import Catalog
 from toolcrib.cli.render import check_server, print_description, print_failing, print_search, print_servers, print_tools
 from toolcrib.errors import ToolNotFound
 from toolcrib.formats.mcp import read_entry
+from toolcrib.gateway.keywords import add_keywords, read_descriptions
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import AllowAll
@@ -163,10 +164,7 @@ def read_cached(settings: Settings) -> CachedServers | None:
     if by_itself or broken or settings.script_folder is not None or state is None or not state.is_file():
         return None
     try:
-        catalogs, past = anyio.run(_read_state, settings)
-        known = zip(settings.servers, catalogs, strict=True)
-        cached = _cached_servers(settings, [(server, catalog, _tools(server, catalog)) for server, catalog in known])
-        return replace(cached, past=past)
+        return anyio.run(_read_state, settings)
     except _Unknown:
         return None
 
@@ -183,13 +181,19 @@ def _cached_servers(
     return CachedServers(settings, tuple(offers), tuple(sorted(statuses, key=lambda status: status.name)))
 
 
-async def _read_state(settings: Settings) -> tuple[list[StoredCatalog | None], PastRequests | None]:
-    """The catalog of each server, None for one that cannot be started, or hung; and the past of local callers."""
+async def _read_state(settings: Settings) -> CachedServers:
+    """Read the catalog of each server, with the keywords from outside, and the past of local callers."""
+    options = settings.gateway
     async with make_store(settings.state) as store:
         cache = CatalogCache(store)
-        catalogs = [await _read_catalog(cache, server) for server in settings.servers]
-        past = PastRecorder(settings.gateway.past_requests, store, sessions=1)
-        return catalogs, await past.of(Context(caller=LOCAL))
+        known = []
+        for server in settings.servers:
+            catalog = await _read_catalog(cache, server)
+            tools = _tools(server, catalog)
+            more = await read_descriptions(options.describe, tools, store) if options.describe else {}
+            known.append((server, catalog, add_keywords(tools, options.keywords, more)))
+        past = PastRecorder(options.past_requests, store, sessions=1)
+        return replace(_cached_servers(settings, known), past=await past.of(Context(caller=LOCAL)))
 
 
 async def _read_catalog(cache: CatalogCache, server: ServerOptions) -> StoredCatalog | None:

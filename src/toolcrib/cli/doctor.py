@@ -18,10 +18,12 @@ from toolcrib.cli.output import echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
 from toolcrib.cli.session import describe_status, inspect
 from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
-from toolcrib.errors import AmbiguousName, NameCollision, ToolcribError, ToolNotFound
+from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.keywords import load_hook
 from toolcrib.gateway.policy import ByScopes, Patterns
 from toolcrib.settings.env import search_paths
+from toolcrib.settings.keywords import unknown_tools
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.types import Policy, ServerState, ServerStatus, Tool
@@ -145,7 +147,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
     await app.stored.check()
     tools = await app.gateway.tools(ctx)
     embedder, described = await _check_embedder(settings)
-    refusals = [*_check_http(app), *embedder, *await _check_names(app, policy)]
+    refusals = [*_check_http(app), *embedder, *await _check_hook(settings), *await _check_names(app, policy)]
     problems = [*refusals, *_check_allowed_tools(settings, app, tools)]
     for spelling in settings.surfaces.always_visible:
         try:
@@ -156,7 +158,12 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
     options = {server.name: server for server in settings.servers}
     statuses = tuple(status for status in await app.gateway.servers(ctx) if status.name in options)
     complete = all(status.state is ServerState.READY for status in statuses)
-    unsure = (*_unmatched_patterns(settings, policy, tools), *await app.stored.unknown_calls(ctx)) if complete else ()
+    strange = unknown_tools(settings.gateway.keywords, tools)
+    unsure = (
+        (*strange, *_unmatched_patterns(settings, policy, tools), *await app.stored.unknown_calls(ctx))
+        if complete
+        else ()
+    )
     return DoctorReport(
         settings=settings,
         unused=tuple(
@@ -191,6 +198,16 @@ async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:
         return [f"toolcrib.search.embedder: the model fails with {type(error).__name__}, so searches do without it"], []
     took_ms = (perf_counter() - begun) * 1000
     return [], [f"search.embedder {settings.gateway.embedder} works and adds {took_ms:.0f} ms to a search."]
+
+
+async def _check_hook(settings: Settings) -> list[str]:
+    """Why the function that describes tools cannot be loaded. It is not run, since that may cost something."""
+    try:
+        if settings.gateway.describe:
+            await anyio.to_thread.run_sync(load_hook, settings.gateway.describe)
+    except SettingsError as error:
+        return [f"serve would refuse to start: {error.message}"]
+    return []
 
 
 async def _check_names(app: App, policy: Policy | None) -> list[str]:

@@ -242,10 +242,14 @@ def _without_embedder(settings: Settings) -> Settings:
 
 
 def run_with(settings: Settings, use: Callable[[App], Awaitable[T]], *, quiet: bool = False) -> T:
-    """Run `use` with an app of these settings, once each server is ready or failed."""
+    """Run `use` with an app of these settings, once each server is ready or failed.
+
+    The function that describes tools, which may cost something, is left to `toolcrib serve`.
+    """
+    plain = replace(settings, gateway=replace(settings.gateway, describe=""))
 
     async def main() -> T:
-        async with App(settings) as app:
+        async with App(plain) as app:
             with show_progress(app):
                 await app.settled()
             if not quiet:

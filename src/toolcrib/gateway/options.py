@@ -1,5 +1,6 @@
 """Options of the gateway."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +33,10 @@ class GatewayOptions:
     """What is remembered of sessions."""
     past_requests: PastOptions | None = None
     """How much is remembered of requests after which a tool was called with success; None remembers nothing."""
+    keywords: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Additional keywords of shared tools, by id: phrases by which people ask for them."""
+    describe: str = ""
+    """A function that gives such phrases for a tool, `package.module:function`; empty for none."""
     synonyms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Additional synonyms: words, each with those that may replace it."""
     embedder: str = "static"

@@ -12,6 +12,7 @@ import anyio
 
 from toolcrib.containment import contained
 from toolcrib.errors import ToolcribError
+from toolcrib.gateway.keywords import ToolKeywords
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import ProviderTools, RejectedDefinition, invalid_field
 from toolcrib.providers.adapters import adapt
@@ -79,6 +80,8 @@ class ProviderState:
     polling: bool = False
     late: bool = False
     """It is being polled, and the snapshot was built without its answer."""
+    with_keywords: tuple[tuple[Tool, ...], int, tuple[Tool, ...]] | None = None
+    """The tools that it listed, the version of the keywords, and the tools with these."""
 
     @property
     def problem(self) -> str:
@@ -89,7 +92,8 @@ class ProviderState:
 class ProviderRegistry:
     """The shared providers of all sources, in order of precedence, with the state of each."""
 
-    def __init__(self, sources: Sequence[ProviderSource], options: GatewayOptions) -> None:
+    def __init__(self, sources: Sequence[ProviderSource], options: GatewayOptions, keywords: ToolKeywords) -> None:
+        self._keywords = keywords
         self._sources = tuple(sources)
         self._options = options
         self._states: dict[int, ProviderState] = {}
@@ -120,9 +124,18 @@ class ProviderRegistry:
         return known or ProviderState(Backend(kind=kind, name=display_name(provider), provider=provider), place)
 
     def provider_tools(self) -> tuple[ProviderTools, ...]:
-        """Return what the providers listed last."""
-        lasts = [(state.backend, state.last) for state in tuple(self._states.values())]
-        return tuple(ProviderTools(backend, last.tools, last.rejected, last.statuses) for backend, last in lasts)
+        """Return what the providers listed last, with the keywords from outside."""
+        return tuple(self._with_keywords(state) for state in tuple(self._states.values()))
+
+    def _with_keywords(self, state: ProviderState) -> ProviderTools:
+        last, known, version = state.last, state.with_keywords, self._keywords.version
+        if known is None or known[0] is not last.tools or known[1] != version:
+            known = state.with_keywords = last.tools, version, self._keywords.apply(last.tools)
+        return ProviderTools(state.backend, known[2], last.rejected, last.statuses)
+
+    def listed_tools(self) -> list[Tool]:
+        """Return the tools of all providers as they listed them, without those that cannot be used."""
+        return [tool for state in tuple(self._states.values()) for tool in state.last.tools if not invalid_field(tool)]
 
     def states(self) -> tuple[ProviderState, ...]:
         """Return the states of the current providers, including those that were never polled."""

@@ -24,6 +24,7 @@ import anyio.abc
 
 from toolcrib.errors import NotStarted
 from toolcrib.gateway.indexing import IndexMaintenance, SnapshotBuilder
+from toolcrib.gateway.keywords import Describe, Keywords, ToolDescriber, ToolKeywords
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.provider_state import (
     ProviderRegistry,
@@ -36,7 +37,7 @@ from toolcrib.gateway.provider_state import (
 from toolcrib.gateway.snapshot import RejectedDefinition, Snapshot
 from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
 from toolcrib.search.vectors import Embedder
-from toolcrib.types import BackendKind, Caller, Context, Rejected, ServerState, ServerStatus, Unsubscribe
+from toolcrib.types import BackendKind, Caller, Context, Rejected, ServerState, ServerStatus, StateStore, Unsubscribe
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,9 @@ class CatalogRefresher:
             wake_from_thread=self._wake_from_thread,
         )
         self._options = options
-        self._registry = ProviderRegistry(sources, options)
+        self.keywords = ToolKeywords(options.keywords)
+        """What is added to the keywords of tools."""
+        self._registry = ProviderRegistry(sources, options, self.keywords)
         self._poller = ProviderPoller(self._registry, self._wake)
         self._status_logger = StatusLogger()
         self._last_build_s = 0.0
@@ -183,6 +186,19 @@ class CatalogRefresher:
     def backends(self) -> list[Backend]:
         """Return the shared providers in order of precedence."""
         return self._registry.backends()
+
+    def use_keywords(self, listed: Keywords) -> None:
+        """Add these keywords to the tools from now on, by id. Thread-safe."""
+        self.keywords.replace_listed(listed)
+        self._record_change(local=False)
+
+    async def describe_tools(self, describe: Describe, state: StateStore, *, name: str = "") -> None:
+        """Let a hook describe the tools, until cancelled; what it gave is kept in the state."""
+        describer = ToolDescriber(describe, self.keywords, state, name=name)
+        with contextlib.suppress(NotStarted):  # the refresh ended first
+            await describer.run(
+                self._registry.listed_tools, lambda: self._record_change(local=False), self.wait_changed
+            )
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

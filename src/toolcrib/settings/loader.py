@@ -17,6 +17,7 @@ from toolcrib.settings.clients import ANY_CLIENT, identify, project_folder, valu
 from toolcrib.settings.document import Problems, SettingsFile
 from toolcrib.settings.entries import FORMS, MIXED_FORMS, ServerReader, is_bare_map
 from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, read_dotenv, search_paths
+from toolcrib.settings.keywords import keywords_of
 from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import SecretReader
@@ -95,7 +96,7 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
         gateway=_with_longest_find_timeout(own.gateway, servers),
         http_problem="; ".join(secrets.missing),
         source=read.path,
-        files=tuple(dict.fromkeys((path, *variables.files))),
+        files=tuple(dict.fromkeys((path, *variables.files, *own.files))),
         section=value.get("toolcrib") or {},
         warnings=tuple(problems.warnings),
     )
@@ -122,7 +123,8 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
     table, folder = place.table, secrets.folder
     check_combinations(place)
     tokens, key = secrets.tokens(place), secrets.approval_key(place)
-    gateway = table.gateway(folder)
+    listed, keywords_file = keywords_of(place, table.search.keywords, folder)
+    gateway = replace(table.gateway(folder), keywords=listed)
     return Settings(
         fleet=table.fleet(),
         gateway=replace(gateway, calls=replace(gateway.calls, approval_key=key)),
@@ -134,6 +136,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         sandbox=table.scripts.sandbox,
         script_folder=_script_folder(place, folder),
         http=replace(table.http_options(), tokens=tokens),
+        files=() if keywords_file is None else (keywords_file,),
         state=table.state_options(folder, default_state_file(secrets.variables.environ)),
         telemetry=table.telemetry_options(),
         **table.given("watch_s"),

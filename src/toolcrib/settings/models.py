@@ -73,6 +73,12 @@ def _surfaces_problem(names: tuple[str, ...]) -> str:
     return "" if names else f"must name one of {', '.join(SURFACES)}"
 
 
+def _hook_problem(name: str) -> str:
+    module, colon, function = name.partition(":")
+    named = colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return "" if named else f"must name a function as package.module:function, not {display(name)}"
+
+
 Pattern = Annotated[NonEmpty, checked(_pattern_problem)]
 _RulePatterns = Annotated[tuple[Pattern, ...], checked(_empty_problem)]
 _RuleWords = Annotated[Words, checked(_empty_problem)]
@@ -88,6 +94,8 @@ class SearchTable(Table):
     default_limit: Count | None = None
     max_limit: Count | None = None
     synonyms: dict[str, Words] = Field(default_factory=dict)
+    keywords: NonEmpty | None = None
+    describe: Annotated[NonEmpty, checked(_hook_problem)] | None = None
     past_requests: PastOptions | None = None
     embedder: NonEmpty | None = None
     embedder_cache: NonEmpty | None = None
@@ -299,7 +307,9 @@ class ToolcribTable(Table):
         """How the gateway lists, searches and waits; `folder` is where relative paths begin."""
         search, waits = self.search.given(), self.timeouts.given("search_wait_s", "list_wait_s", "call_grace_s")
         options: dict[str, Any] = {
-            name: search[name] for name in ("embedder", "group", "page_size", "past_requests") if name in search
+            name: search[name]
+            for name in ("embedder", "group", "page_size", "past_requests", "describe")
+            if name in search
         }
         if "embedder_cache" in search:
             options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()

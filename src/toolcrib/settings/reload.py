@@ -46,13 +46,23 @@ class SettingsChange:
     changed: tuple[str, ...] = ()
     policy: bool = False
     """Whether who may see and call what has changed."""
+    keywords: bool = False
+    """Whether the file of keywords has other entries."""
     tokens: bool = False
     """Whether the callers of the HTTP server, or their secrets, have changed."""
     needs_restart: tuple[str, ...] = ()
     """Settings that differ from those the app was started with, such as `http.port`, and apply at its next start."""
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed or self.policy or self.tokens or self.needs_restart)
+        return bool(
+            self.added
+            or self.removed
+            or self.changed
+            or self.policy
+            or self.keywords
+            or self.tokens
+            or self.needs_restart
+        )
 
     def __str__(self) -> str:
         """The change in one line.
@@ -65,6 +75,7 @@ class SettingsChange:
         servers = (("added", self.added), ("removed", self.removed), ("restarted", self.changed))
         parts = [f"{verb} {_listed(names)}" for verb, names in servers if names]
         parts += ["the policy changed"] if self.policy else []
+        parts += ["the keywords changed"] if self.keywords else []
         parts += ["the tokens changed"] if self.tokens else []
         parts += [f"after a restart: {_listed(self.needs_restart)}"] if self.needs_restart else []
         return "; ".join(parts) or "nothing changed"
@@ -79,6 +90,7 @@ def compare(before: Settings, after: Settings, started_with: Settings | None = N
         removed=tuple(name for name in old if name not in new),
         changed=tuple(name for name in new if name in old and old[name] != new[name]),
         policy=before.section.get("policy") != after.section.get("policy"),
+        keywords=before.gateway.keywords != after.gateway.keywords,
         tokens=before.http.tokens != after.http.tokens,
         needs_restart=tuple(_different(started.section, after.section)),
     )
