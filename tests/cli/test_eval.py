@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Ran
 
 from toolcrib.search.vectors import Vectors
+from toolcrib.types import Tool
 
 Command = Callable[..., Ran]
 
@@ -126,3 +127,93 @@ def test_only_one_file_is_standard_input(command: Command) -> None:
 def test_both_files_are_needed(command: Command) -> None:
     assert command("eval", "--tools", "tools.jsonl").code == 2
     assert "--tools" in command("eval", "--queries", "queries.jsonl").err
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+HARD = [
+    {"id": "h1", "query": "zyzzyva of yesterday", "relevant": ["t1"]},
+    {"id": "h2", "query": "quokka for Ann", "relevant": ["t2"]},
+    {"id": "h3", "query": "content of a file", "relevant": ["t3"]},
+]
+
+
+def describe(tool: Tool) -> list[str]:
+    """What a model of the user's might say."""
+    return {"send_mail": ["quokka"], "git_log": ["zyzzyva"]}.get(tool.name, [])
+
+
+@pytest.fixture
+def hard(folder: Path) -> Path:
+    write(folder / "queries.jsonl", HARD)
+    return folder
+
+
+def test_keywords_are_compared_with_the_search_without_them(command: Command, hard: Path) -> None:
+    (hard / "words.json").write_text('{"git:git_log": ["zyzzyva"]}')
+    got = figures(command, "--keywords", "words.json", "--compare")
+    assert set(got) == {"before", "after", "change", "interval", "better", "worse"}
+    assert (got["before"]["recall@1"], got["after"]["recall@1"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert got["change"]["recall@1"] == pytest.approx(1 / 3)
+    low, high = got["interval"]["recall@1"]
+    assert 0 <= low <= got["change"]["recall@1"] <= high <= 1
+    assert got["better"] == [{"id": "h1", "query": "zyzzyva of yesterday", "before": None, "after": 1}]
+    assert got["worse"] == []
+
+
+@pytest.mark.usefixtures("hard")
+def test_what_a_function_gives_is_compared(command: Command) -> None:
+    got = figures(command, "--describe", "tests.cli.test_eval:describe", "--compare")
+    assert [row["id"] for row in got["better"]] == ["h1", "h2"]
+    assert figures(command, "--describe", "tests.cli.test_eval:describe")["recall@1"] == 1
+
+
+def test_past_requests_are_compared(command: Command, hard: Path) -> None:
+    write(hard / "past.jsonl", [{"query": "zyzzyva yesterday", "relevant": ["t1"]}] * 20)
+    got = figures(command, "--past", "past.jsonl", "--compare")
+    assert [row["id"] for row in got["better"]] == ["h1"]
+    assert ("past" in got["before"], got["after"]["past"]) == (False, 20)
+
+
+def test_half_of_the_queries_can_be_the_past_of_the_others(command: Command, folder: Path) -> None:
+    write(folder / "queries.jsonl", [{"id": str(n), "query": "zyzzyva", "relevant": ["t1"]} for n in range(40)])
+    got = figures(command, "--past", "half", "--compare")
+    assert (got["after"]["queries"], got["after"]["past"]) == (20, 20)
+    assert len(got["better"]) == 20
+
+
+@pytest.mark.usefixtures("hard")
+def test_a_comparison_for_people_names_the_queries_that_changed(command: Command) -> None:
+    words = ("--describe", "tests.cli.test_eval:describe", "--compare")
+    ran = command("eval", "-t", "tools.jsonl", "-q", "queries.jsonl", *words)
+    assert ran.code == 0
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert ["recall@1", "0.333", "1.000", "+0.667"] in [row[:4] for row in rows]
+    assert "Better: 2 of 3 queries" in ran.out
+    assert "  not found ->         1  quokka for Ann" in ran.out
+    assert "Worse: 0 of 3 queries" in ran.out
+
+
+@pytest.mark.usefixtures("hard")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--compare",), "--compare needs --keywords, --describe, --past or --embedder"),
+        (("--past", "queries.jsonl"), "each would find itself"),
+        (("--past", "no.jsonl"), "no.jsonl: cannot be read"),
+        (("--keywords", "no.toml"), "no.toml"),
+        (("--describe", "no_such_module:f"), "no_such_module:f cannot be loaded"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(command: Command, words: tuple[str, ...], said: str) -> None:
+    ran = command("eval", "-t", "tools.jsonl", "-q", "queries.jsonl", *words)
+    assert ran.code in (2, 3)
+    assert said in ran.err
+
+
+def test_a_bad_entry_of_the_keywords_is_named(command: Command, hard: Path) -> None:
+    (hard / "words.json").write_text('{"git:git_log": ["zyzzyva"], "disk:read_file": 3}')
+    ran = command("eval", "-t", "tools.jsonl", "-q", "queries.jsonl", "--keywords", "words.json", "--json")
+    assert ran.json["recall@1"] == pytest.approx(2 / 3)
+    assert 'words.json:1: "disk:read_file" is left out' in ran.err

@@ -1,4 +1,4 @@
-"""Search the tools of a file, or measure the search on them, without servers or settings.
+"""Read files of tools and queries, and search the tools of a file, without servers or settings.
 
 Reads tools and queries from JSON lines, a JSON list, or an object that holds such a list; plain or gzipped.
 """
@@ -8,23 +8,20 @@ import json
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final
 
 from toolcrib.cli.output import UsageError
 from toolcrib.cli.render import check_namespace, print_search
-from toolcrib.cli.tables import new_table, table_console
-from toolcrib.embedders.models import load
 from toolcrib.names import nearest
 from toolcrib.search.engine import search
-from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer, evaluate, false_answers, lost_answers
+from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import Scorer, SearchOptions
-from toolcrib.search.vectors import default_table
+from toolcrib.search.past import PastRequests
 from toolcrib.types import SearchReply, SearchRequest, Tool
 
 STDIN: Final = Path("-")
@@ -277,6 +274,8 @@ class FileSearch:
         """A model with an embedder embeds all tools here."""
         self.file = file
         self.options = options
+        self.past: PastRequests | None = None
+        """Requests that came before, for `answer`."""
         self.index = Index.build(file.tools, options=options, model=model)
 
     def search(self, request: SearchRequest) -> SearchReply:
@@ -292,7 +291,7 @@ class FileSearch:
     def answer(self, text: str, options: SearchOptions | None = None) -> ShownAnswer:
         """The ids of the first ten hits, best first, and which of them are not weak."""
         request = SearchRequest(queries=(text,), limit=DEPTH, detail="summary")
-        hits = search(self.index, request, options=options or self.options).hits
+        hits = search(self.index, request, options=options or self.options, past=self.past).hits
         return ShownAnswer(
             shown=tuple(self.file.id_of(hit.tool) for hit in hits),
             sure=tuple(self.file.id_of(hit.tool) for hit in hits if not hit.weak),
@@ -319,70 +318,3 @@ def search_options(scorer: Scorer | None) -> SearchOptions:
 def without_thresholds(options: SearchOptions) -> SearchOptions:
     """The same options, with which no hit is withheld or weak."""
     return replace(options, nothing_below=0.0, weak_below=0.0)
-
-
-_WARM_UP: Final = 50
-"""Queries to run before measuring time."""
-
-
-_MAX_WIDTH: Final = 100
-
-
-def run_evaluation(
-    tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None, embedder: str | None = None
-) -> dict[str, Any]:
-    """Evaluate the search; the figures by their names in `--json`.
-
-    `embedder` is one as in the settings; its vectors are not kept. Raises `FileError`, and what `load` raises for an
-    embedder.
-    """
-    file = read_tools(tools)
-    asked = read_queries(queries)
-    check_relevant(asked, file)
-    others = () if unanswerable is None else read_queries(unanswerable, answerable=False)
-    options = search_options(scorer)
-    loaded = None if embedder is None else load(embedder)
-    model = None if loaded is None else SemanticModel(default_table(), loaded)
-    begun = perf_counter()
-    shelf = FileSearch(file, options, model)
-    build_s = perf_counter() - begun
-    for query in asked[:_WARM_UP]:
-        shelf.ranking(query.text)
-    report = evaluate(shelf.ranking, asked, clock=perf_counter)
-    return {
-        "scorer": options.scorer,
-        **({} if loaded is None else {"embedder": loaded.name}),
-        "tools": len(file.tools),
-        "queries": report.queries,
-        **report.metrics.as_dict(),
-        "p50_us": round(report.p50_s * 1e6, 1),
-        "p95_us": round(report.p95_s * 1e6, 1),
-        "build_s": round(build_s, 6),
-        **_lost_answer_rates(shelf, asked),
-        **(_false_answer_rates(shelf, others) if others else {}),
-    }
-
-
-def _lost_answer_rates(shelf: FileSearch, asked: Sequence[LabelledQuery]) -> dict[str, float]:
-    free = without_thresholds(shelf.options)
-    rates = lost_answers((query, shelf.answer(query.text, free).shown, shelf.answer(query.text)) for query in asked)
-    return {"lost_answer_rate": rates.shown, "lost_answer_rate_sure": rates.sure}
-
-
-def _false_answer_rates(shelf: FileSearch, others: Sequence[LabelledQuery]) -> dict[str, float]:
-    rates = false_answers(shelf.answer(query.text) for query in others)
-    return {"unanswerable": len(others), "false_answer_rate": rates.shown, "false_answer_rate_sure": rates.sure}
-
-
-def print_figures(figures: Mapping[str, Any]) -> None:
-    """Print the figures as a table."""
-    table = new_table("figure", "value", texts=1)
-    for name, value in figures.items():
-        if name == "recall@1":
-            table.add_section()
-        table.add_row(name, _format_value(value))
-    table_console(_MAX_WIDTH).print(table)
-
-
-def _format_value(value: Any) -> str:
-    return f"{value:,.3f}" if isinstance(value, float) else str(value)

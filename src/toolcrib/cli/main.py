@@ -375,6 +375,12 @@ def _read_script(file: str) -> str:
 @click.option(
     "--embedder", metavar="NAME", help="Search with this embedder, as in search.embedder: minilm, for example."
 )
+@click.option(
+    "--keywords", type=click.Path(path_type=Path), metavar="FILE", help="Add these keywords, as in search.keywords."
+)
+@click.option("--describe", metavar="NAME", help="Add what this function gives for each tool, as in search.describe.")
+@click.option("--past", metavar="FILE|half", help="Queries that were asked before, or every second query.")
+@click.option("--compare", is_flag=True, help="Measure without and with these four, and show what changed.")
 @reports()
 def evaluate(
     *,
@@ -382,19 +388,24 @@ def evaluate(
     queries: Path,
     unanswerable: Path | None,
     scorer: Scorer | None,
-    embedder: str | None,
+    compare: bool,
     as_json: bool,
     debug: bool,
+    **more: Any,
 ) -> None:
     """Measure the search: ranking quality, false answers, and time.
 
     All figures but the times are shares, from 0 to 1.
     """
-    from toolcrib.cli.files import STDIN, print_figures, run_evaluation
+    from toolcrib.cli.evaluate import Extras, print_figures, run_evaluation
+    from toolcrib.cli.files import STDIN
 
+    extras = Extras(**more)
+    if compare and not extras:
+        raise UsageError("--compare needs --keywords, --describe, --past or --embedder: what is to be compared.")
     if [tools, queries, unanswerable].count(STDIN) > 1:
         raise UsageError("Only one of the files can be standard input.")
-    figures = run_evaluation(tools, queries, unanswerable, scorer, embedder)
+    figures = run_evaluation(tools, queries, unanswerable, scorer, extras, compare=compare)
     if as_json:
         output.echo_json(figures)
     else:
