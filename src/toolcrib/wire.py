@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from toolcrib.errors import UpstreamError
 from toolcrib.formats.mcp import read_entry
+from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
 
 _KNOWN_BLOCKS: Final = {
@@ -80,6 +81,7 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
     """Read one tool of a `tools/list` page. Returns a `Rejected` with the reason if it is invalid.
 
     A definition is valid if the schemas of all protocol versions accept it, so that listing it can never fail.
+    Characters that people cannot see are removed from its descriptions and titles.
     """
     name = raw.get("name") if isinstance(raw, Mapping) else None
     label = name if isinstance(name, str) and name else "(unnamed)"
@@ -91,7 +93,7 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
         return Rejected(tool=replace_surrogates(label), reason=_first_problem(error))
     except ValueError:
         return Rejected(tool=replace_surrogates(label), reason="it contains a number that is not valid JSON")
-    return read_entry(raw, namespace)
+    return read_entry(raw if is_plain(to_json(raw)) else with_visible_texts(raw), namespace)
 
 
 def _check_listable(raw: Mapping[str, Any]) -> None:

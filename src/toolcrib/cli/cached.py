@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Final
 
 import anyio
+from pydantic_core import to_json
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.cli.render import check_server, print_description, print_failing, print_search, print_servers, print_tools
@@ -26,6 +27,7 @@ from toolcrib.gateway.view import View, ViewCache
 from toolcrib.gateway.visibility import unavailable_servers, visible_servers
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import example
+from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer
@@ -247,7 +249,8 @@ def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, 
         if name not in accepted or name in rejected:
             raise _Unknown
         try:
-            own = read_entry(raw, server.namespace or server.name)
+            visible = raw if is_plain(to_json(raw)) else with_visible_texts(raw)
+            own = read_entry(visible, server.namespace or server.name)
         except (KeyError, TypeError, ValueError) as error:
             raise _Unknown from error
         tool = server.overrides[name].apply(own) if name in server.overrides else own

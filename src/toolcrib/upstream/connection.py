@@ -30,6 +30,7 @@ from mcp_types import (
 from pydantic_core import to_json
 
 from toolcrib.errors import InvalidArguments
+from toolcrib.schema.invisible import visible
 from toolcrib.tracing import TRACING
 from toolcrib.types import Context, Object, ServerInfo
 from toolcrib.upstream.channel import (
@@ -225,11 +226,13 @@ class Connection:
     def info(self) -> ServerInfo:
         """What the server says about itself, truncated to a reasonable length."""
         server = self._client.server_info
-        instructions = bounded(self._client.instructions or "", _MAX_INSTRUCTIONS)
+        instructions = bounded(visible(self._client.instructions or ""), _MAX_INSTRUCTIONS)
         if server is None:
             return ServerInfo(instructions=instructions)
-        name, version, title = (bounded(text or "", _MAX_NAME) for text in (server.name, server.version, server.title))
-        about = bounded(server.description or "", _MAX_INSTRUCTIONS)
+        name, version, title = (
+            bounded(visible(text or ""), _MAX_NAME) for text in (server.name, server.version, server.title)
+        )
+        about = bounded(visible(server.description or ""), _MAX_INSTRUCTIONS)
         return ServerInfo(name=name, version=version, title=title, description=about, instructions=instructions)
 
     @property

@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from toolcrib.errors import InvalidName
 from toolcrib.names import check_name
 from toolcrib.providers.base import Documents
+from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind
@@ -462,7 +463,7 @@ class DocumentLister:
             if problem:
                 skipped.add(what, entry, place, problem)
             elif isinstance(name, str) and not is_loop(entry, self._fleet.gateway_id):
-                found.setdefault(name, entry)
+                found.setdefault(name, with_visible_texts(entry))
 
 
 def _entry_problem(what: _ListSpec, entry: Any) -> str:
