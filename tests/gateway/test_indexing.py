@@ -10,6 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
+from toolcrib.gateway import embedding as embedding_module
 from toolcrib.gateway import indexing
 from toolcrib.gateway.embedding import BackgroundVectors, RequestEmbedder
 from toolcrib.gateway.gateway import Gateway
@@ -372,3 +373,37 @@ def test_a_text_without_a_vector_waits_once_and_its_row_is_known_after_the_next_
     assert (found.values / 127).tolist() == [[0, 1], [1, 0]]
     assert found.scales.tolist() == pytest.approx([1 / 127, 1 / 127])
     assert len(vectors.rows([])) == 0
+
+
+def test_tools_of_requests_replace_no_vectors_of_shared_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_module, "_MAX_VECTORS", 2)
+    monkeypatch.setattr(embedding_module, "_MAX_OF_REQUESTS", 2)
+    vectors, topics = _vectors_of("a letter", "an hour")
+    for number in range(9):
+        vectors.embed_of_request([f"letter {number}", "an hour"])
+    assert vectors.rows(["a letter", "an hour", "letter 8"]).scales.all()
+    assert "an hour" not in topics.asked
+    vectors.rows(["letter 0"])
+    assert vectors.waiting() == 1
+
+
+def test_a_tool_of_a_request_that_could_not_be_embedded_does_not_wait() -> None:
+    vectors, topics = _vectors_of("a letter")
+    topics.broken = True
+    with pytest.raises(ConnectionError):
+        vectors.embed_of_request(["another letter"])
+    assert vectors.rows(["another letter"]).scales.tolist() == [0]
+    assert vectors.waiting() == 0
+    topics.broken = False
+    vectors.embed_of_request(["another letter"])
+    assert vectors.rows(["another letter"]).scales.all()
+
+
+def _vectors_of(*texts: str) -> tuple[BackgroundVectors, Topics]:
+    """The vectors of these texts, and their embedder."""
+    topics = Topics()
+    vectors = BackgroundVectors(topics, lambda: None)
+    vectors.rows(texts)
+    vectors.embed_next()
+    topics.asked.clear()
+    return vectors, topics

@@ -259,3 +259,59 @@ async def test_the_list_of_tools_is_the_same_byte_for_byte_until_the_tools_chang
                     await http.post(url, json={"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params})
                 assert (await http.post(url, json=listing)).content == first
                 assert (await other.post(url, json=listing)).content == first
+
+
+# -- requests to servers ---------------------------------------------------------------------------------------------
+
+_LOOK_UPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "search": {"tool_search": {"query": "count"}},
+    "dynamic": {
+        "list_tools": {},
+        "search_tools": {"query": "count"},
+        "get_tool_schema": {"tool_name": "a:count"},
+        "get_tool_schemas": {"tool_names": ["a:count"]},
+    },
+    "progressive": {
+        "list-servers": {},
+        "list-server-tools": {"luaServerName": "a"},
+        "tool-details": {"luaServerName": "a", "luaToolName": "count"},
+    },
+    "direct": {},
+}
+
+
+@pytest.mark.parametrize("surface", list(_LOOK_UPS))
+@pytest.mark.parametrize("mode", ERAS)
+async def test_lists_searches_and_descriptions_make_no_request_to_a_server(surface: str, mode: Any) -> None:
+    counter, asked = Counter(), list[str]()
+
+    async def count(ctx: Any, call_next: Any) -> Any:
+        asked.append(ctx.method)
+        return await call_next(ctx)
+
+    counter.server.middleware.append(count)
+    with anyio.fail_after(10):
+        async with direct(counter, surfaces=(surface,)) as app, over_http(app) as url, client_at(url, mode) as client:
+            await client.list_tools(cache_mode="bypass")
+            asked.clear()
+            for _ in range(2):
+                await client.list_tools(cache_mode="bypass")
+                for tool, arguments in _LOOK_UPS[surface].items():
+                    result = await client.call_tool(tool, dict(arguments))
+                    assert not result.is_error, text_of(result)
+                    assert "count" in text_of(result) or tool == "list-servers"
+            assert asked == []
+
+
+async def test_a_long_result_after_progress_arrives_whole() -> None:
+    with anyio.fail_after(10):
+        async with direct(Counter()) as app, over_http(app) as url, client_at(url, "legacy") as client:
+            steps: list[float] = []
+
+            async def report(progress: float, total: float | None, message: str | None) -> None:
+                steps.append(progress)
+
+            arguments = {"steps": 2, "pad": "x" * 300_000}
+            result = await client.call_tool("count", arguments, progress_callback=report)
+            assert json.loads(text_of(result)) == arguments
+            assert steps == [0, 1]

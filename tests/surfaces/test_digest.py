@@ -1,5 +1,6 @@
 """The digest of servers, as clients read it in the description of `tool_search` and in the instructions."""
 
+import threading
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.search.profile import Profile, make_profile
 from toolcrib.surfaces.builtin import make_facade
+from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 from toolcrib.tokens import estimate_tokens
@@ -302,3 +304,32 @@ def test_any_digest_keeps_its_budget_on_clean_lines(
     assert all(line.startswith("- ") and line[2:].isprintable() for line in text.split("\n") if text)
     if tokens >= 400 and servers:
         assert text
+
+
+async def test_a_digest_that_takes_long_delays_no_other_and_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    proceed, composed = threading.Event(), list[str]()
+    compose = DigestWriter._compose
+
+    def slowly(self: DigestWriter, view: Any, notes: Any) -> str:
+        composed.append(view.version)
+        if view.tools()[0].namespace == "slack":
+            proceed.wait(10)
+        return compose(self, view, notes)
+
+    monkeypatch.setattr(DigestWriter, "_compose", slowly)
+    with anyio.fail_after(10):
+        async with running(FakeSource(server("slack"))) as busy, running(FakeSource(server("github"))) as other:
+            writer, texts = DigestWriter(400), list[str]()
+            slow, fast = await busy.view(ME), await other.view(ME)
+
+            async def write() -> None:
+                texts.append(await writer.write(slow, ()))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(write)
+                group.start_soon(write)
+                await anyio.wait_all_tasks_blocked()
+                assert (await writer.write(fast, ())).startswith("- github")
+                proceed.set()
+    assert texts == [texts[0]] * 2
+    assert composed == [slow.version, fast.version]

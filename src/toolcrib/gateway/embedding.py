@@ -7,7 +7,7 @@ has a vector, and while the embedder does not answer, only words and the built-i
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_VECTORS: Final = 200_000
 """Vectors of tools that are kept; the least recently used go first."""
+
+_MAX_OF_REQUESTS: Final = 8_192
+"""Vectors of requests' own tools that are kept, apart from those of shared tools, which they must not replace."""
 
 _MAX_WAITING: Final = 100_000
 """Texts that wait to be embedded; what is beyond is asked for again when it is needed."""
@@ -48,6 +51,8 @@ class BackgroundVectors:
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
         """By hash of the text: the scale as float32, and the components."""
+        self._of_requests: OrderedDict[bytes, bytes | None] = OrderedDict()
+        """The same for tools that requests brought; None while they have no vector. They never wait."""
         self._waiting: dict[bytes, str] = {}
         self.version = 0
         """How many vectors were computed so far."""
@@ -61,8 +66,12 @@ class BackgroundVectors:
         """Return one row per text; those with scale 0 are not known yet, and wait to be embedded from now on."""
         keys = [_text_key(text) for text in texts]
         with self._lock:
-            found = [self._known.get(key) for key in keys]
-            missing = {key: text for key, text, row in zip(keys, texts, found, strict=True) if row is None}
+            found = [self._known.get(key) or self._of_requests.get(key) for key in keys]
+            missing = {
+                key: text
+                for key, text, row in zip(keys, texts, found, strict=True)
+                if row is None and key not in self._of_requests
+            }
             room = _MAX_WAITING - len(self._waiting)
             begins = not self._waiting and bool(missing)
             self._waiting.update(list(missing.items())[: max(0, room)])
@@ -81,28 +90,39 @@ class BackgroundVectors:
         """Embed some of the texts that wait; return how many. Raises what the embedder raises."""
         with self._lock:
             group = dict(islice(self._waiting.items(), _BATCH))
-        self._embed(group)
-        return len(group)
-
-    def embed_all(self, texts: Sequence[str]) -> None:
-        """Embed those texts that have no vector yet. Raises what the embedder raises."""
-        keys = {_text_key(text): text for text in texts}
-        with self._lock:
-            missing = {key: text for key, text in keys.items() if key not in self._known}
-        self._embed(missing)
-
-    def _embed(self, group: Mapping[bytes, str]) -> None:
-        if not group:
-            return
-        _ = self.scale
-        rows = quantize(checked_vectors(self._embedder.embed([*group.values()]), len(group), self.dim))
-        with self._lock:
-            for key, packed in zip(group, _packed(rows), strict=True):
+        for key, packed in self._embed(group):
+            with self._lock:
                 self._known[key] = packed
                 self._waiting.pop(key, None)
-            self.version += len(group)
-            while len(self._known) > _MAX_VECTORS:
-                self._known.popitem(last=False)
+                self.version += 1
+                if len(self._known) > _MAX_VECTORS:
+                    self._known.popitem(last=False)
+        return len(group)
+
+    def embed_of_request(self, texts: Sequence[str]) -> None:
+        """Embed those texts of a request's own tools that have no vector yet. Raises what the embedder raises."""
+        missing: dict[bytes, str] = {}
+        with self._lock:
+            for key, text in ((_text_key(text), text) for text in texts):
+                if key in self._known:
+                    continue
+                if self._of_requests.setdefault(key, None) is None:
+                    missing[key] = text
+                self._of_requests.move_to_end(key)
+            while len(self._of_requests) > _MAX_OF_REQUESTS:
+                self._of_requests.popitem(last=False)
+        for key, packed in self._embed(missing):
+            with self._lock:
+                if key in self._of_requests:
+                    self._of_requests[key] = packed
+                    self.version += 1
+
+    def _embed(self, group: Mapping[bytes, str]) -> Iterable[tuple[bytes, bytes]]:
+        if not group:
+            return ()
+        _ = self.scale
+        rows = quantize(checked_vectors(self._embedder.embed([*group.values()]), len(group), self.dim))
+        return zip(group, _packed(rows), strict=True)
 
 
 def _text_key(text: str) -> bytes:

@@ -97,7 +97,7 @@ class IndexMaintenance:
             return
         try:
             with anyio.move_on_after(self._options.list_timeout_s):
-                work = partial(vectors.embed_all, [*map(tool_text, tools)])
+                work = partial(vectors.embed_of_request, [*map(tool_text, tools)])
                 await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
         except Exception as error:  # noqa: BLE001 - as below
             self._note_failure(vectors, error)

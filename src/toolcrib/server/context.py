@@ -128,8 +128,10 @@ def request_caller(scope: Scope | None) -> Caller:
 def _client_wants_show_all(request: RequestContext) -> bool:
     """Whether the client asks for every tool: by header, else by query, else by `_meta`."""
     http, meta = request.request, request.meta
-    if http is not None and (http.headers.get(SHOW_ALL_HEADER) or http.query_params.get(_SHOW_ALL_QUERY)):
-        return wants_show_all(http.headers, http.query_params)
+    if http is not None:
+        query = http.query_params if http.scope.get("query_string") else {}
+        if http.headers.get(SHOW_ALL_HEADER) or query.get(_SHOW_ALL_QUERY):
+            return wants_show_all(http.headers, query)
     return meta is not None and dict(meta).get(SHOW_ALL_META) is True
 
 

@@ -5,7 +5,7 @@ Built on the SDK's low-level server. Knows nothing of transports.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -72,6 +72,8 @@ _LARGE_METHODS: Final = ("tools/call", "tasks/result", *_DOCUMENT_PARTS)
 """Methods whose results can be large."""
 _BLOCKS_PER_STEP: Final = 200
 
+_Rule = tuple[Callable[[RequestContext], bool], ServerMiddleware[Any]]
+"""Which requests a middleware is for."""
 ObserveRequest = Callable[[str, str, float], None]
 """Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
 
@@ -108,24 +110,23 @@ def make_server(
     tasks = TaskHandlers(facade, handlers.run_call, _large_result_to_wire)
     server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, handlers.list_tools)
     server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, handlers.call_tool)
-    tracing = [_only_when(lambda _: TRACING.is_on, middleware) for middleware in server.middleware]
-    server.middleware[:] = [
-        *([_observed(observe)] if observe is not None else []),
-        *tracing,
-        _only_when(lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
-        _only_when(lambda ctx: ctx.method == "tools/list" and may_send_requests(ctx), handlers.list_tools_encoded),
-        _only_when(lambda ctx: ctx.method in _LARGE_METHODS, restore_large_parts),
-        _only_when(tasks.is_task_call, tasks.start),
+    rules: list[_Rule] = [
+        *((lambda _: TRACING.is_on, middleware) for middleware in server.middleware),
+        (lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
+        (lambda ctx: ctx.method == "tools/list" and may_send_requests(ctx), handlers.list_tools_encoded),
+        (lambda ctx: ctx.method in _LARGE_METHODS, restore_large_parts),
+        (tasks.is_task_call, tasks.start),
     ]
     tasks.register(server)
     ResourceHandlers(facade.gateway).register(server)
     if changes is not None:
         subscriptions = SubscriptionHandlers(changes, facade.gateway)
         subscriptions.register(server)
-        server.middleware += [
-            _only_when(lambda ctx: ctx.method == "initialize", subscriptions.subscribe_session),
-            _only_when(lambda ctx: LOG_LEVEL_META_KEY in (ctx.meta or {}), subscriptions.forward_logs),
+        rules += [
+            (lambda ctx: ctx.method == "initialize", subscriptions.subscribe_session),
+            (lambda ctx: LOG_LEVEL_META_KEY in (ctx.meta or {}), subscriptions.forward_logs),
         ]
+    server.middleware[:] = [*([_observed(observe)] if observe is not None else []), _where_applicable(rules)]
     return server
 
 
@@ -150,13 +151,24 @@ def _observed(observe: ObserveRequest) -> ServerMiddleware[Any]:
     return run
 
 
-def _only_when(applies: Callable[[RequestContext], bool], middleware: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
-    """Run the middleware for some requests only: most are calls, which need none."""
+def _where_applicable(rules: Sequence[_Rule]) -> ServerMiddleware[Any]:
+    """Run each middleware, the first one outermost, for the requests that its rule names.
+
+    Most requests are calls, which need few of them; a middleware that is not needed should cost nothing.
+    """
+    innermost_first = tuple(reversed(rules))
 
     async def run(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        return await (middleware(ctx, call_next) if applies(ctx) else call_next(ctx))
+        for applies, middleware in innermost_first:
+            if applies(ctx):
+                call_next = _bound(middleware, call_next)
+        return await call_next(ctx)
 
     return run
+
+
+def _bound(middleware: ServerMiddleware[Any], call_next: CallNext) -> CallNext:
+    return lambda ctx: middleware(ctx, call_next)
 
 
 def end_streams(server: Server[Any]) -> None:

@@ -62,6 +62,8 @@ _INVALID_ID: Final = InvalidRequest(
 )
 
 
+_CHECKED_BYTES: Final = 64 * 1024
+"""The body of a larger message is not kept: one without a valid id is then taken for a notification."""
 _WATCH_AFTER_S: Final = 0.1
 """How long a call runs, in seconds, before it is worth a task that watches for its client's disconnect."""
 
@@ -206,7 +208,9 @@ class _SessionRequest:
         self.receive = receive
         self._send = send
         self._session = session
-        self._body = body
+        self._body = body if len(body) <= _CHECKED_BYTES else b""
+        self._parts: list[bytes] = []
+        """Of a response that becomes an event."""
         self._lock = anyio.Lock(fast_acquire=True)
         self._streams = False
         self._answered = False
@@ -235,8 +239,10 @@ class _SessionRequest:
         elif not self._streams:
             await self._send(message)
         elif message["type"] == "http.response.body":
-            async with self._lock:
-                await self._send({**message, "body": _event(message.get("body", b""))})
+            self._parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                async with self._lock:
+                    await self._send({"type": message["type"], "body": _event(b"".join(self._parts))})
 
     def _is_malformed_request(self) -> bool:
         """Whether a message that the SDK took for a notification has an id, as only a request has."""
@@ -321,12 +327,14 @@ class _InFlightRequests:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._scopes: set[anyio.CancelScope] = set()
-        self._idle = anyio.Event()
-        self._idle.set()
+        self._idle: anyio.Event | None = None
+        """Set when no request is running; None until that is waited for."""
 
     async def wait_idle(self) -> None:
         """Wait until no request is running."""
-        await self._idle.wait()
+        while self._scopes:
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
 
     def cancel_all(self) -> None:
         """Cancel running requests; each is answered with an error."""
@@ -344,16 +352,15 @@ class _InFlightRequests:
             answered = True
             await send(message)
 
-        if not self._scopes:
-            self._idle = anyio.Event()
         with anyio.CancelScope() as running:
             self._scopes.add(running)
             try:
                 await self._app(scope, receive, send_tracked)
             finally:
                 self._scopes.discard(running)
-                if not self._scopes:
+                if self._idle is not None and not self._scopes:
                     self._idle.set()
+                    self._idle = None
         if running.cancelled_caught and not answered:
             await JSONResponse(_SHUTDOWN_ERROR, status_code=503)(scope, receive, send)
 

@@ -5,6 +5,7 @@ view and the states of the servers, and on nothing else.
 """
 
 import re
+import threading
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -63,7 +64,7 @@ class DigestWriter:
         self._tokens = tokens
         self._profiles = _ProfileCache(_MAX_CACHED_TOOLS)
         self._written: OrderedDict[tuple[str, tuple[_Note, ...]], str] = OrderedDict()
-        self._lock = anyio.Lock()
+        self._under_way: dict[tuple[str, tuple[_Note, ...]], anyio.Event] = {}
 
     async def write(self, view: View, statuses: Sequence[ServerStatus]) -> str:
         """The servers of a view within the budget; empty if there are none, or if not even their number fits.
@@ -73,18 +74,23 @@ class DigestWriter:
         failed, come last. The same tools and states give the same text, in whatever order the servers connected.
         """
         key = view.version, tuple(sorted(map(_note, statuses)))
-        async with self._lock:  # clients that connect at the same time wait for one text
-            text = self._written.get(key)
-            if text is None:
-                text = await anyio.to_thread.run_sync(self._compose, view, key[1])
-            self._remember(key, text)
+        while (text := self._written.get(key)) is None:
+            if (other := self._under_way.get(key)) is not None:
+                await other.wait()  # clients that connect at the same time share one text
+                continue
+            done = self._under_way[key] = anyio.Event()
+            try:
+                text = self._written[key] = await anyio.to_thread.run_sync(self._compose, view, key[1])
+            finally:
+                del self._under_way[key]
+                done.set()
+        self._remember(key, text)
         return text
 
     async def words(self, view: View, statuses: Sequence[ServerStatus]) -> Mapping[str, Sequence[str]]:
         """The most telling words of each server that has tools, best first, by namespace."""
         notes = tuple(sorted(map(_note, statuses)))
-        async with self._lock:
-            return await anyio.to_thread.run_sync(lambda: telling_words(self._describe(view, notes), _WORDS))
+        return await anyio.to_thread.run_sync(lambda: telling_words(self._describe(view, notes), _WORDS))
 
     def _remember(self, key: tuple[str, tuple[_Note, ...]], text: str) -> None:
         self._written[key] = text
@@ -127,26 +133,30 @@ def _tools_by_namespace(view: View) -> Mapping[str, Sequence[Tool]]:
 
 
 class _ProfileCache:
-    """Profiles by the identities of the tools, which do not change."""
+    """Profiles by the identities of the tools, which do not change. Thread-safe."""
 
     def __init__(self, max_tools: int) -> None:
         self._max_tools = max_tools
         self._kept: OrderedDict[tuple[object, ...], tuple[Sequence[Tool], Profile]] = OrderedDict()
         self._count = 0
+        self._lock = threading.Lock()
 
     def get(self, name: str, tools: Sequence[Tool], about: tuple[str, ...], limit: int) -> Profile:
         key = (name, about, limit, *map(id, tools))
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = (tools, make_profile(name, tools, about, limit=limit))
-            self._put(key, kept)
-        else:
-            self._kept.move_to_end(key)
-        return kept[1]
+        with self._lock:
+            if (kept := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return kept[1]
+        profile = make_profile(name, tools, about, limit=limit)
+        with self._lock:
+            self._put(key, tools, profile)
+        return profile
 
-    def _put(self, key: tuple[object, ...], made: tuple[Sequence[Tool], Profile]) -> None:
-        self._kept[key] = made  # keeps the tools, so that no other tool gets their identities
-        self._count += len(made[0])
+    def _put(self, key: tuple[object, ...], tools: Sequence[Tool], profile: Profile) -> None:
+        if key in self._kept:
+            return
+        self._kept[key] = (tools, profile)  # keeps the tools, so that no other tool gets their identities
+        self._count += len(tools)
         while self._count > self._max_tools:
             _, (dropped, _) = self._kept.popitem(last=False)
             self._count -= len(dropped)

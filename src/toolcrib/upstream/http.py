@@ -190,10 +190,11 @@ class DirectCaller:
                 self._redirected = True
                 await response.aclose()
                 raise FastPathUnavailable
-            if response.headers.get("content-type", "").lower().startswith(_EVENT_STREAM):
+            kind = response.headers.get("content-type", "").lower()
+            if kind.startswith(_EVENT_STREAM):
                 stream = _ResponseStream(self, request_id, headers, exchange, bounds, resumable=not modern)
                 return await stream.read(response)
-            return await _read_json(response, bounds)
+            return await _read_json(response, kind, bounds)
         except anyio.get_cancelled_exc_class():
             if not modern:  # in modern versions, closing the request cancels it
                 await self._cancel(request_id, headers)
@@ -217,7 +218,9 @@ class DirectCaller:
         session = transport.session_headers.get(SESSION_HEADER)
         all_headers = {**headers, **({SESSION_HEADER: session} if session else {})}
         extensions = {"timeout": self._timeout, BOUNDS_KEY: bounds or self._result_bounds}
-        request = httpx2.Request(method, self._url, headers=all_headers, content=content, extensions=extensions)
+        # A request with content computes headers that the connection writes in any case.
+        body = httpx2.ByteStream(content or b"")
+        request = httpx2.Request(method, self._url, headers=all_headers, stream=body, extensions=extensions)
         response = await transport.handle_async_request(request)
         response.request = request
         return response
@@ -408,9 +411,8 @@ class _Messages:
             await self._response.aclose()
 
 
-async def _read_json(response: httpx2.Response, bounds: Bounds) -> dict[str, Any]:
+async def _read_json(response: httpx2.Response, kind: str, bounds: Bounds) -> dict[str, Any]:
     try:
-        kind = response.headers.get("content-type", "").lower()
         if not kind.startswith(_HEADERS["content-type"]):
             raise ExchangeError(FailureKind.ANSWER, f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}")
         steps = parse_in_steps(await response.aread(), is_list=bounds.in_steps)

@@ -60,7 +60,7 @@ _NOT_SENT: Final = (
 _KEEP_ALIVE_S: Final = 30.0
 _TCP_IDLE_S: Final = 60
 """Seconds until a silent connection is probed."""
-_CONNECTION_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+_CONNECTION_HEADERS: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Headers that the connection writes itself."""
 _SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add although httpx2 left them out on purpose."""
@@ -181,12 +181,12 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             return self._refusal(request, response, body if isinstance(body, bytes) else b"")
         if SESSION_HEADER in response.headers:
             self.session_headers = {SESSION_HEADER: response.headers[SESSION_HEADER]}
-        if self.session_headers and VERSION_HEADER in request.headers:
+        if self.session_headers and VERSION_HEADER not in self.session_headers and VERSION_HEADER in request.headers:
             self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
         self.plain = response.headers.get("content-type", "").lower().startswith("application/json")
         if response.has_redirect_location:
             return self._redirect(request, response)
-        if _is_web_page(response.headers):
+        if not self.plain and _is_web_page(response.headers):
             self._refresh_needed.set()
             body = await _read(response, _ERROR_BOUNDS)
             return self._error(FailureKind.ANSWER, _describe_web_page(body if isinstance(body, bytes) else b""))
@@ -402,11 +402,16 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; the response's body is streamed. Raises `httpx2.TransportError`."""
-        headers = [(name, value) for name, value in request.headers.items() if name not in _CONNECTION_HEADERS]
         try:
+            # Cheaper than `items`, which guesses the encoding of all headers for each of them.
+            headers = [
+                (name.decode(), value.decode())
+                for name, value in request.headers.raw
+                if name.lower() not in _CONNECTION_HEADERS
+            ]
             response = await self._opened().request(
                 request.method,
-                URL(str(request.url), encoded=True),
+                _parsed_url(str(request.url)),
                 data=await request.aread() or None,
                 headers=headers,
                 allow_redirects=False,
@@ -450,6 +455,11 @@ def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 def _limits(request: httpx2.Request) -> tuple[float | None, float | None]:
     limits: dict[str, Any] = request.extensions.get("timeout", {})
     return limits.get("connect"), limits.get("read")
+
+
+@lru_cache(maxsize=64)
+def _parsed_url(url: str) -> URL:
+    return URL(url, encoded=True)
 
 
 @lru_cache(maxsize=64)
