@@ -242,11 +242,22 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
         wire["_meta"] = dict(result.meta)
     if is_modern(version):
         wire["resultType"] = "complete"
-    if not is_encodable(wire):
+    if not (wire.keys() <= {"content", "isError", "resultType"} and _is_ascii_text(result)) and not is_encodable(wire):
         wire = replace_surrogates(wire)
     if not _sendable(wire, version):
         wire["content"] = [_readable_block(block, version) for block in wire["content"]]
     return wire
+
+
+def _is_ascii_text(result: ToolResult) -> bool:
+    """Whether the content is nothing but plain ASCII text, which can be sent: the cheapest check for a large one."""
+    return all(
+        block.keys() == {"type", "text"}
+        and block["type"] == "text"
+        and isinstance(block["text"], str)
+        and block["text"].isascii()
+        for block in result.content
+    )
 
 
 def is_encodable(value: Any) -> bool:

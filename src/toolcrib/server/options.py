@@ -57,7 +57,7 @@ class HttpOptions:
     """Open connections from one address."""
     max_sessions: int = 10_000
     """Sessions of clients before 2026-07-28."""
-    max_sessions_per_caller: int = 500
+    max_sessions_per_caller: int = 256
     """Those of one caller, or of one address if no caller has to authenticate."""
     session_idle_s: float = 300
     """How long such a session lasts without a request, in seconds; at most a minute before it is used at all."""

@@ -215,7 +215,14 @@ def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[l
 
 def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
     """Parse a message as `parse_json` does, but a long list entry by entry. Raises `ValueError`."""
-    return (yield from parse_list(text, parse_json)) if is_list and len(text) > _WHOLE_BYTES else parse_json(text)
+    if len(text) <= _WHOLE_BYTES:
+        return parse_json(text)
+    yield  # after the reader has put the parts together
+    if is_list:
+        return (yield from parse_list(text, parse_json))
+    value = parse_json(text)
+    yield
+    return value
 
 
 def parse_json(text: bytes) -> Any:
