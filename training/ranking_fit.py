@@ -19,6 +19,7 @@ BY_HAND: Final = {
     "weights.embedding": "0 without an embedder",
     "weights.past": "found by `bench/retrieval`, with half the requests of each set as the past",
     "embedding_weights": "found by a search with all-MiniLM-L6-v2 over these sets and tests/retrieval/hard",
+    "uncovered_embedding": "tried in steps of 1 with that model, on these sets and tests/retrieval/hard",
     "embedding_calibration": "fitted as `calibration`, with that model; the offset 0.1 higher",
     "calibration.size": "minus half of calibration.raw: a free fit learns the few catalog sizes by heart",
     "calibration.least_count": "no set is small enough to say; a catalog of one tool fits no better than one of 30",

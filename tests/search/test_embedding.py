@@ -15,7 +15,7 @@ from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.vectors import Floats, QuantizedRows, default_table
-from toolcrib.types import SearchReply, SearchRequest, Tool, Visibility
+from toolcrib.types import Filters, SearchReply, SearchRequest, Tool, Visibility
 
 SHOW_ALL = SearchOptions(nothing_below=0.0, short_below=0.0)
 
@@ -194,6 +194,29 @@ def test_the_part_of_a_long_request_that_asks_for_something_is_embedded_too() ->
     assert long.hits[0].raw == ask(index, ask_for).hits[0].raw
     del given[ask_for]
     assert search(index, request, options=SHOW_ALL, embedded=given).hits[0].raw < long.hits[0].raw
+
+
+def weight_of_embedding(query: str) -> float:
+    index = Index.build(TOOLS, model=model(Shifted(secret=SECRET)))
+    [hit, *_] = ask(index, query).hits
+    return next(part.weight for part in hit.parts if part.name == "embedding")
+
+
+def test_the_embedder_counts_more_the_less_of_a_request_the_tools_cover() -> None:
+    options = SearchOptions()
+    least, most = options.embedding_weights.embedding, options.embedding_weights.embedding + options.uncovered_embedding
+    assert weight_of_embedding("forecast the weather of a city") == least
+    assert weight_of_embedding("zorblax") == most
+    assert least < weight_of_embedding("forecast xylophones, bassoons and oboes") < most
+
+
+def test_a_filter_changes_no_weight() -> None:
+    index = Index.build(TOOLS, model=model(Shifted()))
+    request = SearchRequest(queries=("forecast xylophones, bassoons",), explain=True)
+    every = search(index, request, options=SHOW_ALL).hits
+    mail = search(index, replace(request, filters=Filters(namespaces=frozenset({"mail"}))), options=SHOW_ALL).hits
+    raw = {hit.tool.id: hit.raw for hit in every}
+    assert [hit.raw for hit in mail] == [raw[hit.tool.id] for hit in mail if hit.tool.id in raw]
 
 
 def test_a_request_without_a_vector_is_answered_as_without_an_embedder() -> None:

@@ -135,6 +135,12 @@ class MatchedPostings:
             found[numbers.take(expansion), tools] = covers.take(expansion)
         return found
 
+    def most_covered(self, visible: npt.NDArray[np.bool_]) -> float:
+        """The most idf that one visible tool contributes, an upper bound: several matches of one term are added up."""
+        covers = np.array([expansion.coverage for _, expansion in self.expansions])
+        sums = np.bincount(self.positions, covers.repeat(np.diff(self.ends, prepend=0)), len(visible))
+        return float(sums.max(initial=0.0, where=visible))
+
     def hits(self, rows: "CandidateRows", matched: Sequence[MatchedTerm]) -> list[TermHit]:
         """List the best match of each term in each of some tools."""
         at, tools = rows.locate(self.positions)

@@ -289,6 +289,9 @@ class SearchOptions:
 
     Source: a search for the highest mean nDCG@10 with all-MiniLM-L6-v2 over eight development sets, in which no set
     may lose more than 0.3 of 100. Rounded."""
+    uncovered_embedding: float = 3.0
+    """What is added to the weight of `embedding` if no tool has a word of the request. It falls to 0 where a tool has
+    half of them. Source: as for `embedding_weights`, with the large catalog too, in steps of 1."""
     embedding_calibration: Calibration = Calibration(raw=0.38, size=-0.19, offset=-3.9, distance=-0.9)
     """The calibration of such a request. Source: as `calibration`, with the same sets; then shifted, so that as few
     requests that no tool fits get an answer without a mark as without an embedder."""

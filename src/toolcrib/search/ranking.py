@@ -113,7 +113,7 @@ def rank(
     )
     weights, calibration = options.weights, options.calibration
     if meaning.embedded is not None:
-        weights, calibration = options.embedding_weights, options.embedding_calibration
+        weights, calibration = _embedding_weights(view, match, options), options.embedding_calibration
     order = _order(view, candidates, meaning, weights, options.same_need, boosts or {})
     if not order.places:
         return Ranking((), 0, 0.0, match, meaning, candidates, weights, asked)
@@ -123,6 +123,14 @@ def rank(
     found = _calibrate(order, limit, probability, unmoved.raw[unmoved.places[0]], calibration)
     total = max(chosen.total, len(order.places))
     return Ranking(found, total, probability, match, meaning, candidates, weights, asked)
+
+
+def _embedding_weights(view: IndexView, match: LexicalMatch, options: SearchOptions) -> SignalWeights:
+    """The weights with an embedder: its cosine counts more the less of the request any visible tool covers."""
+    best = max([found.most_covered(part.visible) for part, found in zip(view.parts, match.postings, strict=True)])
+    weights, covered = options.embedding_weights, best / match.total_idf if match.total_idf > 0 else 0.0
+    more = options.uncovered_embedding * max(0.0, 1 - 2 * covered)
+    return replace(weights, embedding=round(weights.embedding + more, 3)) if more else weights
 
 
 @lru_cache(maxsize=64)
