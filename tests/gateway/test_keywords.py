@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,6 +77,15 @@ async def test_other_phrases_apply_to_a_running_app() -> None:
         app.gateway.refresher.use_keywords({HOSTS.id: (QUERY,)})
         await app.gateway.refresher.wait_current()
         assert await found(app) == [HOSTS.id]
+
+
+async def test_a_reload_applies_other_phrases_at_once() -> None:
+    async with serving(SHIFTS, HOSTS, keywords={SHIFTS.id: (QUERY,)}) as app:
+        other = replace(app.settings, gateway=replace(app.settings.gateway, keywords={HOSTS.id: (QUERY,)}))
+        assert str(await app.reload(other)) == "the keywords changed"
+        await app.gateway.refresher.wait_current()
+        assert await found(app) == [HOSTS.id]
+        assert not await app.reload(other)
 
 
 async def test_phrases_also_apply_before_the_app_is_started() -> None:

@@ -206,7 +206,7 @@ async def _check_hook(settings: Settings) -> list[str]:
         if settings.gateway.describe:
             await anyio.to_thread.run_sync(load_hook, settings.gateway.describe)
     except SettingsError as error:
-        return [f"serve would refuse to start: {error.message}"]
+        return [f"serve would refuse to start: {error}"]
     return []
 
 

@@ -84,7 +84,10 @@ def load_hook(name: str) -> Describe:
     try:
         found: Any = getattr(import_module(module), attribute)
     except Exception as error:
-        raise SettingsError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            hint = "Install the module, or set PYTHONPATH to its folder where toolcrib is started."
+        raise SettingsError(f"{what} cannot be loaded: {type(error).__name__}: {error}", hint=hint) from error
     if not callable(found):
         raise SettingsError(f"{what} is not a function.", hint="It takes a Tool and returns a list of phrases.")
     hook: Describe = found

@@ -25,6 +25,7 @@ _APPLIED: Final = frozenset(
         ("max_message_bytes",),
         ("http", "tokens"),
         ("http", "tokens_file"),
+        ("search", "keywords"),
         *(("timeouts", key) for key in ("start", "list", "call")),
     }
 )
