@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +72,17 @@ class Unfinished:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"settings": "toolcrib.json"}, r"must be of type Settings, not str\. Load a file with load_settings"),
-        ({"policy": Unfinished()}, r"policy is of type Unfinished, without decide\(\)"),
-        ({"authenticator": "secret"}, r"authenticator is of type str, without authenticate\(\)"),
-        ({"state": MemoryStore}, "state is a class"),
-        ({"audit": "audit.log"}, "audit is of type str"),
-        ({"selector": 1}, "selector is of type int"),
-        ({"middleware": print}, "middleware must be a list of callables"),
-        ({"middleware": ["log"]}, "middleware must be a list of callables"),
+        (
+            {"settings": "toolcrib.json"},
+            r"settings must be .*Settings.*, not str\. Load a file with load",
+        ),
+        ({"policy": Unfinished()}, r"policy must be an object with decide\(\) and scope\(\)"),
+        ({"authenticator": "secret"}, r"authenticator must be an object with authenticate\(\)"),
+        ({"state": MemoryStore}, r"state must be an object with table\(\) or None, not the class MemoryStore"),
+        ({"audit": "audit.log"}, "audit must be a function or None, not str"),
+        ({"selector": 1}, "selector must be a function or None, not 1"),
+        ({"middleware": print}, "middleware must be a list of functions"),
+        ({"middleware": ["log"]}, "middleware must be a list of functions, not list with other items"),
     ],
 )
 def test_an_app_of_wrong_parts_says_which_one(wrong: dict[str, Any], why: str) -> None:
@@ -90,13 +95,13 @@ def test_a_handler_in_place_of_its_tool_is_refused_with_the_right_order() -> Non
     with pytest.raises(InvalidRequest, match="Give the tool first and then its handler"):
         App().register(*swapped)
     server: Any = {"name": "time"}
-    with pytest.raises(InvalidRequest, match="A server must be of type ServerOptions, not dict"):
+    with pytest.raises(InvalidRequest, match="options must be of type ServerOptions, not dict"):
         App().add_server(server)
 
 
 async def test_a_limit_that_is_no_number_is_refused() -> None:
     limit: Any = "5"
-    with pytest.raises(InvalidRequest, match="The limit must be a whole number, not str"):
+    with pytest.raises(InvalidRequest, match="limit must be a whole number or None, not str"):
         await App().search("lamp", limit)
 
 
@@ -402,20 +407,20 @@ async def test_the_lifespan_of_the_asgi_app_starts_the_app_and_its_servers() -> 
 
 @pytest.mark.parametrize("way", ["shared", "request"])
 async def test_a_providers_tool_may_say_its_visibility_in_words(way: str, caplog: pytest.LogCaptureFixture) -> None:
-    words: Any = ["native", "discoverable", "hidden", "nativ"]
-    tools = [Tool(name=f"a_{word}", visibility=word) for word in words]
-    app, ctx = App(), None
+    words = ["native", "discoverable", "hidden", "nativ"]
+    listed: Any = [{"name": f"a_{word}", "visibility": word} for word in words]
+    app, ctx, provider = App(), None, FakeProvider(listed)
     if way == "shared":
-        app.add_provider(FakeProvider(tools))
+        app.add_provider(provider)
     else:
-        ctx = app.local_context().with_providers(FakeProvider(tools))
+        ctx = app.local_context().with_providers(provider)
     assert [tool.name for tool in await app.tools(ctx=ctx)] == ["a_discoverable", "a_native"]
     assert (await app.find("a_hidden", ctx=ctx)).tool.visibility is Visibility.HIDDEN
     async with mcp.Client(app.server) as client, app:
         listed = [tool.name for tool in (await client.list_tools()).tools]
     assert ("a_native" in listed) == (way == "shared")
     assert "a_nativ" in caplog.text
-    assert "its visibility must be one of native, discoverable, hidden" in caplog.text
+    assert "its visibility is" in caplog.text
 
 
 async def test_a_query_or_a_name_that_is_not_text_is_refused_with_a_message() -> None:
@@ -423,10 +428,10 @@ async def test_a_query_or_a_name_that_is_not_text_is_refused_with_a_message() ->
     for wrong in (None, ["a"], 5):
         given: Any = wrong
         for ask in (app.call, app.find):
-            with pytest.raises(InvalidRequest, match="The tool's name must be a text, not") as caught:
+            with pytest.raises(InvalidRequest, match="name must be a text, not") as caught:
                 await ask(given)
             assert "files:read" in caught.value.hint
-        with pytest.raises(InvalidRequest, match="The query must be a text, not"):
+        with pytest.raises(InvalidRequest, match="query must be a text, not"):
             await app.search(given)
 
 
@@ -481,3 +486,13 @@ def test_sqlite_is_not_imported_by_an_app_that_keeps_state_in_memory() -> None:
     program = "import sys; from toolcrib import App; App(); print('toolcrib.state.sqlite' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == "False"
+
+
+async def test_the_folder_of_cached_vectors_is_for_its_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "vectors"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    options = replace(embedding("tests.test_app:Counting"), state=StateOptions(path=tmp_path / "state" / "state.db"))
+    with anyio.fail_after(20):
+        async with App(options):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700

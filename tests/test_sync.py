@@ -16,7 +16,6 @@ from toolcrib import App, Settings, SyncApp, Tool, with_tool_providers
 from toolcrib.errors import (
     AlreadyStarted,
     ExecutionFailed,
-    InvalidArguments,
     InvalidRequest,
     NotStarted,
     SettingsError,
@@ -180,7 +179,10 @@ def test_a_start_that_fails_raises_and_can_be_repeated() -> None:
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     wrong: Any = {"mcpServers": {}}
-    with pytest.raises(InvalidRequest, match="SyncApp takes a path, Settings or an App, not dict"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"source must be .* or App, or None, not dict\. Such as SyncApp",
+    ):
         SyncApp(wrong)
     with pytest.raises(SettingsError):
         SyncApp(tmp_path / "missing.json")
@@ -188,7 +190,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
 
 def test_arguments_that_are_no_object_are_refused_beside_named_ones() -> None:
     wrong: Any = [1]
-    with SyncApp(shop()) as tools, pytest.raises(InvalidArguments, match="must be an object, not a list"):
+    with SyncApp(shop()) as tools, pytest.raises(InvalidRequest, match="arguments must be a mapping or None, not list"):
         tools.call("add", wrong, b=2)
 
 

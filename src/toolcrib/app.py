@@ -14,17 +14,16 @@ import anyio.abc
 import anyio.to_thread
 
 from toolcrib._version import VERSION
+from toolcrib.checks import checked
 from toolcrib.embedders.cache import CachedEmbedder
 from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
 from toolcrib.errors import (
     AlreadyStarted,
-    InvalidRequest,
     NameCollision,
     NotStarted,
     ServerUnavailable,
     SettingsError,
     ToolNotFound,
-    check_type,
 )
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import Describe, load_hook
@@ -69,19 +68,39 @@ from toolcrib.types import (
 from toolcrib.upstream.fleet import Fleet, ServerManager
 from toolcrib.upstream.options import ServerOptions
 
-_PART_METHODS: Final = {
-    "policy": ("scope", "decide"),
-    "authenticator": ("authenticate",),
-    "selector": ("__call__",),
-    "audit": ("__call__",),
-    "state": ("table",),
-    "describe": ("__call__",),
-}
-"""The methods of what an app takes besides its settings."""
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
+_HINTS: Final = {
+    "settings": 'Load a file with load_settings("toolcrib.json").',
+    "tool": 'Give the tool first and then its handler: register(Tool(name="add"), add).',
+    "options": 'Such as ServerOptions(name="time", url="https://...").',
+    "find.name": _NAME,
+    "call.name": _NAME,
+    "query": 'Give one text, such as "send mail"; an empty one lists every tool.',
+    "limit": "Give a number of tools, such as 5.",
+    "policy": "Give an object with the methods of its protocol.",
+}
+"""For errors about arguments."""
 _NOT_STARTED: Final = "The app is not started, so no remote server is connected: use it inside `async with`."
 
 
+@checked(
+    hints=_HINTS,
+    methods=(
+        "register",
+        "unregister",
+        "add_server",
+        "remove_server",
+        "include",
+        "add_script",
+        "search",
+        "tools",
+        "find",
+        "call",
+        "run_script",
+        "reload",
+        "forget_requests",
+    ),
+)
 class App(ToolDecorator, ServableApp):
     """A gateway over functions of this process, providers, and the servers of its settings.
 
@@ -116,17 +135,6 @@ class App(ToolDecorator, ServableApp):
         `InvalidRequest` for a part of another type, `SettingsError` for an unknown surface, and `MissingExtra` if the
         tokenizer that the settings name is not installed.
         """
-        _check_parts(
-            middleware,
-            policy=policy,
-            authenticator=authenticator,
-            selector=selector,
-            audit=audit,
-            state=state,
-            describe=describe,
-        )
-        if settings is not None:
-            check_type(settings, Settings, "The settings of an app", 'Load a file with load_settings("toolcrib.json").')
         self._describe = describe
         self.settings = settings or Settings()
         self._own_state = None if state is not None else make_store(self.settings.state)
@@ -324,7 +332,6 @@ class App(ToolDecorator, ServableApp):
 
     def add_server(self, options: ServerOptions) -> None:
         """Add a remote server; it connects at once if the app is started. Raises `InvalidRequest` for a taken name."""
-        check_type(options, ServerOptions, "A server", 'Such as ServerOptions(name="time", url="https://...").')
         self.servers.add(options)
 
     def remove_server(self, name: str) -> None:
@@ -363,7 +370,6 @@ class App(ToolDecorator, ServableApp):
         Everything else applies when an app is built. Servers that `add_server` added stay. Raises `SettingsError` or
         `NameCollision`, and then nothing has changed.
         """
-        check_type(settings, Settings, "The settings of an app", 'Load a file with load_settings("toolcrib.json").')
         return await self._in_app_loop(lambda: self._reload(settings))
 
     async def _reload(self, settings: Settings) -> SettingsChange:
@@ -405,9 +411,6 @@ class App(ToolDecorator, ServableApp):
         `cursor`, from the previous reply, gives the next page of a list. Raises `StaleCursor` if the list has changed,
         and `InvalidRequest` for a cursor together with a query.
         """
-        check_type(query, str, "The query", 'Give one text, such as "send mail"; an empty one lists every tool.')
-        if limit is not None:
-            check_type(limit, int, "The limit", "Give a number of tools, such as 5.")
         asker = ctx or self.local_context()
         request = SearchRequest(queries=(query,), limit=limit, cursor=cursor)
         reply = await self._in_app_loop(lambda: self.gateway.search(asker, request))
@@ -420,14 +423,12 @@ class App(ToolDecorator, ServableApp):
 
     async def find(self, name: str, *, ctx: Context | None = None) -> ResolvedTool:
         """Return the tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
-        check_type(name, str, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._hint_when_not_started():
             return await self._in_app_loop(lambda: self.gateway.find(asker, name))
 
     async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
         """Call a tool. Raises like `Gateway.call`; an error that the tool reports is a result with `is_error`."""
-        check_type(name, str, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._hint_when_not_started():
             return await self._in_app_loop(lambda: self.gateway.call(asker, name, arguments))
@@ -549,18 +550,8 @@ def _cache_folder(state: Path | None) -> Path | None:
         return None
     folder = state.parent / "vectors"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # one of an earlier version may be readable by others
     except OSError:
         return None
     return folder
-
-
-def _check_parts(middleware: object, **parts: object) -> None:
-    """Raise `InvalidRequest` for a part of an app without the methods of its protocol."""
-    if not isinstance(middleware, Sequence) or not all(map(callable, middleware)):
-        raise InvalidRequest("middleware must be a list of callables.", hint="Give a list, such as [audit_calls].")
-    for name, part in parts.items():
-        missing = [method for method in _PART_METHODS[name] if not callable(getattr(part, method, None))]
-        if part is not None and (missing or (isinstance(part, type) and missing != ["__call__"])):
-            what = "a class" if isinstance(part, type) else f"of type {type(part).__name__}, without {missing[0]}()"
-            raise InvalidRequest(f"{name} is {what}.", hint="Give an object with the methods of its protocol.")

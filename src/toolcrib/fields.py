@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from toolcrib.errors import InvalidArguments, invalid_field
+from toolcrib.checks import checked
+from toolcrib.errors import InvalidArguments, InvalidTool, invalid_field
 from toolcrib.schema import Schema
 from toolcrib.types import JSON
 
@@ -65,6 +66,7 @@ class Parameter:
         return hash((self.name, self.required))
 
 
+@checked(error=InvalidTool)
 class String(Parameter):
     """A string.
 
@@ -93,6 +95,7 @@ class String(Parameter):
         super().__init__(name, description, {"type": "string", **limits}, required=required, enum=enum, default=default)
 
 
+@checked(error=InvalidTool)
 class _Numeric(Parameter):
     __slots__ = ()
     kind = "number"
@@ -129,6 +132,7 @@ class Integer(_Numeric):
     kind = "integer"
 
 
+@checked(error=InvalidTool)
 class Boolean(Parameter):
     """True or false."""
 
@@ -140,6 +144,7 @@ class Boolean(Parameter):
         super().__init__(name, description, {"type": "boolean"}, required=required, default=default)
 
 
+@checked(error=InvalidTool)
 class Array(Parameter):
     """A list.
 
@@ -169,6 +174,7 @@ class Array(Parameter):
         super().__init__(name, description, schema, required=required, default=given)
 
 
+@checked(error=InvalidTool)
 class Object(Parameter):
     """An object with exactly these properties; with any properties if none are given.
 

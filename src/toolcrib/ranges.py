@@ -1,8 +1,10 @@
-"""Numbers with a range, for options: `Count`, `Natural`, `Seconds`, `Positive`, `Share`.
+"""Numbers with a range, for options: `Count`, `Natural`, `Seconds`, `Delay`, `Positive`, `Share`.
 
-A type checker sees plain numbers. When a settings file is validated, the range applies, and words the error.
+A type checker sees plain numbers. The range applies, and words the error, when a settings file is validated, and when a
+program makes the options (`toolcrib.checks`).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,6 +17,11 @@ class Constraint:
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+
+    def includes(self, value: float) -> bool:
+        """Whether a number is finite and within the bounds."""
+        low = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
+        return low and (self.le is None or value <= self.le) and math.isfinite(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
         """Add the bounds to pydantic's schema, with one message for all that does not fit."""
@@ -36,6 +43,7 @@ def whole_from(low: int, high: int | None = None) -> Constraint:
 Count = Annotated[int, whole_from(1)]
 Natural = Annotated[int, whole_from(0)]
 Seconds = Annotated[float, Constraint("a number of seconds above 0", gt=0)]
+Delay = Annotated[float, Constraint("a number of seconds, 0 or more", ge=0)]
 Positive = Annotated[float, Constraint("a number above 0", gt=0)]
 Share = Annotated[float, Constraint("a number from 0 to 1", ge=0, le=1)]
 PositiveShare = Annotated[float, Constraint("a number above 0, up to 1", gt=0, le=1)]

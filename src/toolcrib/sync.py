@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from toolcrib.app import App
+from toolcrib.checks import checked
 from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.settings.loader import load_settings
@@ -20,6 +21,7 @@ from toolcrib.types import JSON, Object, SearchReply, ServerStatus, Tool, ToolRe
 _T = TypeVar("_T")
 
 
+@checked(hints={"source": 'Such as SyncApp("toolcrib.json").'})
 class SyncApp:
     """Find and call tools without `await`: `with SyncApp("toolcrib.json") as tools`, or `start` and `stop`.
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolFailed
+from toolcrib.checks import checked
+from toolcrib.errors import ExecutionFailed, InvalidTool, NotAuthenticated, ToolFailed
 
 _V = TypeVar("_V")
 
@@ -65,6 +66,7 @@ class Key(NamedTuple):
         return f"{self.namespace}:{self.name}" if self.namespace else self.name
 
 
+@checked(error=InvalidTool, shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """One callable tool. Identity is `key`; `version` is a field like any other."""
@@ -104,6 +106,7 @@ class Tool:
         return self.key.id
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
     """A definition that was rejected, and why."""
@@ -112,6 +115,7 @@ class Rejected:
     reason: str
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """The result of a call, as received over the wire. `text` and `data` are its parts as most programs want them.
@@ -209,6 +213,7 @@ class ScorePart(NamedTuple):
     weight: float
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One tool that a search found."""
@@ -238,6 +243,7 @@ class Hit:
     """The terms that add up to `raw`, if the request asked to explain the score."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
     """Filters of a search. Empty means no restriction."""
@@ -251,6 +257,7 @@ class Filters:
     """A tool passes if it has one of them."""
 
 
+@checked(also={"queries": str})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
     """One search. A query without words lists every visible tool, by id."""
@@ -279,6 +286,7 @@ class SearchRequest:
             object.__setattr__(self, "cursor", None)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     """How a server describes itself."""
@@ -318,6 +326,7 @@ class ServerState(StrEnum):
     """Not usable, for the reason given."""
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
     """Status of one server, for operators and models."""
@@ -365,6 +374,7 @@ class ServerStatus:
         return self.is_connecting and not self.cached
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchReply:
     """The reply to a search in one caller's view."""
@@ -390,6 +400,7 @@ class SearchReply:
         return len(self.hits)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """The identity behind a request."""
@@ -497,6 +508,7 @@ class SessionClient(Client):
         """Send a notification that belongs to the request; a log message only if the client wants its level."""
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequest:
     """That a call is to run as a task, or that a request is about one (protocol 2025-11-25)."""
@@ -509,6 +521,7 @@ class TaskRequest:
     """Called with the task, by the server's own id for it, whenever the server reports its status."""
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Caller, session and environment of a request. Immutable, and the first argument everywhere."""
@@ -670,6 +683,7 @@ class TokenCounter(Protocol):
         """Return the number of tokens."""
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True)
 class Call:
     """A permitted call whose arguments match the tool's schema. Change it with `dataclasses.replace`."""

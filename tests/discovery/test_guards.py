@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.discovery.support import FakeProvider, FakeTool, toolbox
 
 from toolcrib.discovery import Guard, GuardOptions
-from toolcrib.errors import SettingsError
+from toolcrib.errors import InvalidRequest, SettingsError
 
 ALL = GuardOptions(repeats=3, misses=3, lookups=4)
 ADD: dict[str, Any] = {"tool_name": "add", "arguments": {"a": 1, "b": 2}}
@@ -190,7 +190,7 @@ def test_an_invalid_count_is_refused(name: str, wrong: Any) -> None:
 
 
 def test_anything_but_options_is_refused() -> None:
-    with pytest.raises(SettingsError, match="GuardOptions"):
+    with pytest.raises(InvalidRequest, match="GuardOptions"):
         FakeProvider(guards={"misses": 3})
 
 

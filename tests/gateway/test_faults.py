@@ -106,10 +106,7 @@ async def test_a_shared_provider_that_exits_ends_only_its_own_request() -> None:
             assert await gateway.tools(ME) == (OTHER,)
             reply = await gateway.search(ME, SearchRequest(queries=("do other things",)))
             assert names([hit.tool for hit in reply.hits]) == ["other"]
-            assert {status.reason for status in reply.servers} == {
-                "it could not list its tools (UnexpectedExit)",
-                "its search failed (UnexpectedExit)",
-            }
+            assert [status.reason for status in reply.servers] == ["it could not list its tools (UnexpectedExit)"]
             with pytest.raises(ServerUnavailable, match=r"Leaving failed \(UnexpectedExit\)"):
                 await gateway.call(ME, "unlisted")
 
@@ -272,10 +269,15 @@ WRONG: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
+def unchecked(tool: Tool, field: str, value: object) -> Tool:
+    """The tool with a field that its constructor refuses, as third-party code can make one all the same."""
+    object.__setattr__(tool, field, value)
+    return tool
+
+
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, some in WRONG.items() for value in some])
 async def test_a_tool_with_an_invalid_field_is_the_only_one_left_out(field: str, value: Any) -> None:
-    fields: dict[str, Any] = {"name": "broken", field: value}
-    broken = Tool(**fields)
+    broken = unchecked(Tool(name="broken"), field, value)
     policy = ByScopes([Rule(tools=("secret:*",), tags=("secret",))])
     shared = Gateway([FakeSource(FakeProvider([broken, GOOD]))], policy=policy, options=QUIET)
     assert await shared.tools(ME) == (GOOD,)
@@ -295,7 +297,7 @@ async def test_a_definition_that_raises_when_it_is_read_is_left_out_alone() -> N
 
 
 async def test_a_failing_provider_of_broken_tools_still_has_a_status() -> None:
-    provider = FakeProvider([Tool(name="x", namespace=["no"]), GOOD])  # type: ignore[arg-type]  # nonsense
+    provider = FakeProvider([unchecked(Tool(name="x"), "namespace", ["no"]), GOOD])
     source = FakeSource(provider)
     gateway = Gateway([source], options=QUIET)
     await gateway.tools(ME)

@@ -10,7 +10,18 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.testing import FakeProvider, FakeSource
-from toolcrib.types import Caller, Context, Filters, Hit, Object, SearchRequest, Tool, ToolResult
+from toolcrib.types import (
+    Caller,
+    Context,
+    Filters,
+    Hit,
+    Object,
+    SearchRequest,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolResult,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -131,3 +142,29 @@ async def test_a_finder_of_a_request_is_asked_for_that_request_only() -> None:
     gateway = Gateway([FakeSource()], options=QUIET)
     assert len((await gateway.search(ME.with_providers(Finder(hit(FAR, 1.0))), request())).hits) == 1
     assert (await gateway.search(ME, request())).hits == ()
+
+
+async def test_a_fitting_hit_from_elsewhere_is_not_followed_by_words_that_match_nothing() -> None:
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), Finder(hit(FAR, 0.9)))], options=QUIET)
+    with anyio.fail_after(5):
+        reply = await gateway.search(ME, request("ship a package"))
+        assert [one.tool for one in reply.hits][:1] == [FAR]
+        assert (reply.unmatched, reply.nearest) == ((), ())
+
+
+async def test_a_weak_hit_from_elsewhere_leaves_the_words_that_it_does_not_match() -> None:
+    weak = Hit(tool=FAR, score=0.1, raw=0.1, weak=True, matched=("package",))
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), Finder(weak))], options=QUIET)
+    with anyio.fail_after(5):
+        assert (await gateway.search(ME, request("shipp package"))).unmatched == ("shipp",)
+
+
+async def test_a_server_that_is_down_and_could_not_be_searched_is_named_once() -> None:
+    class Down(Finder):
+        def statuses(self) -> Sequence[ServerStatus]:
+            return (ServerStatus(name="post", state=ServerState.FAILED, since=0, reason="it exited"),)
+
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), Down(error=RuntimeError("no")))], options=QUIET)
+    with anyio.fail_after(5):
+        reply = await gateway.search(ME, request())
+        assert [(status.name, status.reason) for status in reply.servers] == [("post", "it exited")]

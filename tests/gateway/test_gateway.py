@@ -154,8 +154,8 @@ async def test_a_broken_schema_costs_only_its_own_tool() -> None:
 
 
 async def test_an_invalid_tool_costs_only_itself() -> None:
-    none: Any = None
-    odd = [tool("a", "x", description=none), tool("b", "x", tags=(1,)), tool("good", "x")]
+    odd = [tool("a", "x"), tool("b", "x", tags=(1,)), tool("good", "x")]
+    object.__setattr__(odd[0], "description", None)
     async with running(FakeSource(FakeProvider(odd, status=ready("x", tools=3)))) as gateway:
         assert [found.id for found in await gateway.tools(ME)] == ["x:good"]
         (status,) = await gateway.servers(ME)
@@ -455,3 +455,24 @@ async def test_a_tool_that_breaks_its_promise_of_structured_content_is_remembere
         result = await gateway.call(ME, "x:count", {})
         assert result.content[0]["text"] == "3"
         assert not gateway.honors_output_schema(promising)
+
+
+async def test_a_misspelt_tool_of_a_server_that_was_connecting_is_answered_as_of_a_connected_one() -> None:
+    late = FakeProvider([], status=ready("late", state=ServerState.CONNECTING))
+    source = FakeSource(late)
+    caught: list[ToolNotFound] = []
+    with anyio.fail_after(10):
+        async with running(source) as gateway, anyio.create_task_group() as group:
+
+            async def call() -> None:
+                with pytest.raises(ToolNotFound) as error:
+                    await gateway.call(ME, "late:actt", {})
+                caught.append(error.value)
+
+            group.start_soon(call)
+            await anyio.wait_all_tasks_blocked()
+            late.tools.append(tool("act", "late"))
+            late.status = ready("late", tools=1)
+            source.changed()
+    assert "no namespace" not in str(caught[0])
+    assert caught[0].suggestions == ("late:act",)

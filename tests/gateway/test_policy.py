@@ -176,14 +176,14 @@ def test_no_pattern_fits_nothing() -> None:
     ("field", "wrong"),
     [
         (r"tools\[1\]", {"tools": ("a:*", "")}),
-        (r"tools\[0\]", {"tools": (3,)}),
+        ("tools must be a list of texts, not tuple with other items", {"tools": (3,)}),
         ("bracket that is never closed", {"tools": ("a:[bc",)}),
-        ("tools is a list", {"tools": "a:*"}),
+        ("tools must be a list of texts, not str", {"tools": "a:*"}),
         ("scopes", {"scopes": "admin"}),
         ("tenants", {"tenants": ("",)}),
         ("tags", {"tags": (1,)}),
         ("need", {"need": "most"}),
-        ("effect is one of allow, hide, approve", {"effect": "deny"}),
+        ("effect must be one of allow, hide, approve", {"effect": "deny"}),
         ("otherwise", {"otherwise": "perhaps"}),
         ("action", {"action": "look"}),
     ],
@@ -197,7 +197,7 @@ def test_a_rule_that_cannot_be_is_refused_with_its_field(field: str, wrong: dict
     ("field", "make"),
     [
         ("default", lambda: ByScopes([], default="deny")),  # type: ignore[arg-type]  # what a file may say
-        (r"roles\.admin", lambda: ByScopes([], roles={"admin": "read"})),
+        ("roles must be a mapping of texts to lists of texts", lambda: ByScopes([], roles={"admin": "read"})),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_with_its_field(field: str, make: Callable[[], object]) -> None:

@@ -93,9 +93,17 @@ class Finder(FakeProvider):
         return ToolResult(structured=f"{self.name} ran {name}")
 
 
+def odd_hit(**wrong: object) -> Hit:
+    """A hit with a field that its constructor refuses, as third-party code can make one all the same."""
+    hit = Hit(tool=OWN, score=1, raw=1)
+    for name, value in wrong.items():
+        object.__setattr__(hit, name, value)
+    return hit
+
+
 @pytest.mark.parametrize(
     "nonsense",
-    [None, 7, [{"tool": "x"}], [Hit(tool=OWN, score=float("nan"), raw=0)], [Hit(tool="x", score=1, raw=1)]],  # type: ignore[arg-type]  # nonsense
+    [None, 7, [{"tool": "x"}], [odd_hit(score=float("nan"))], [odd_hit(tool="x")]],
 )
 async def test_an_answer_that_makes_no_sense_costs_a_search_nothing(nonsense: object) -> None:
     gateway = Gateway([FakeSource(saying("shared", DANGEROUS), Finder(nonsense))], options=QUIET)

@@ -40,7 +40,7 @@ async def test_by_default_there_is_no_middleware() -> None:
         ("deadline_s", lambda: CallOptions(deadline_s=0)),
         ("approval_wait_s", lambda: CallOptions(approval_wait_s=0)),
         ("approval_expires_s", lambda: CallOptions(approval_expires_s=-1)),
-        ("approval is one of", lambda: CallOptions(approval="sometimes")),  # type: ignore[arg-type]  # what a file may say
+        ("approval must be one of", lambda: CallOptions(approval="sometimes")),  # type: ignore[arg-type]  # what a file may say
         ("approved", lambda: CallOptions(approved="github:*")),  # type: ignore[arg-type]  # an easy mistake
         (r"tool_rates\[0\]", lambda: CallOptions(tool_rates=((" ", RateOptions(per_second=1)),))),
         ("approval_key", lambda: CallOptions(approval_key="short")),

@@ -736,7 +736,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         ({"annotations": {"readOnlyHint": "yes"}}, "readOnlyHint"),
         ({"icons": [{"href": "x"}]}, "icons"),
         ({"meta": {"x": object()}}, "meta cannot be written as JSON"),
-        ({"visibility": "seen"}, "visibility is unknown"),
+        ({"visibility": "seen"}, "visibility must be one of native, discoverable, hidden, not seen"),
         ({"title": ""}, "title"),
         ({"output_schema": {"type": "nope"}}, "the output schema is broken"),
     ]

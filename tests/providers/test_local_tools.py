@@ -380,7 +380,6 @@ async def test_absent_arguments_take_the_schemas_defaults() -> None:
         (lambda ctx, one, two: 1, '"one" is no property'),
         (functools.partial(lambda a, b: 1, b=2), 'property "b" cannot reach it'),
         (lambda *names: 1, "cannot be passed by name"),
-        ("text", "cannot be called"),
     ],
 )
 def test_a_handler_of_another_form_is_refused_with_the_forms_that_work(handler: Any, said: str) -> None:
@@ -787,11 +786,10 @@ def test_keywords_are_a_tuple_or_a_list_and_may_be_empty(field: str) -> None:
         with pytest.raises(InvalidTool, match=r"^echo: ") as caught:
             tools.register_function(echo, **wrong)
         assert said in str(caught.value)
-        with pytest.raises(InvalidTool, match=r"^echo: ") as caught:
-            tools.register(Tool(name="echo", **wrong), lambda request: 1)
-        assert said in str(caught.value)
+        with pytest.raises(InvalidTool, match=f"Tool: {field} must be a list, not "):
+            Tool(name="echo", **wrong)
     unordered: Any = {field: {"mail"}}
-    with pytest.raises(InvalidTool, match=f"{field} must be a tuple or a list of words, not set"):
+    with pytest.raises(InvalidTool, match=f"{field} must be a list, not set"):
         tools.register(Tool(name="echo", **unordered), lambda request: 1)
 
 

@@ -452,7 +452,7 @@ def test_an_invalid_time_is_refused(seconds: float) -> None:
 
 
 def test_a_key_that_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="key is a value of type list"):
+    with pytest.raises(InvalidRequest, match="key must be of type Hashable, not list"):
         Cached(Bare(), 5, [])  # type: ignore[arg-type]  # the mistake that is meant
 
 

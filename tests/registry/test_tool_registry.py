@@ -172,7 +172,7 @@ async def test_a_tool_registry_lists_all_tools() -> None:
 
 async def test_one_text_as_keywords_is_refused() -> None:
     keywords: Any = "abc"
-    with pytest.raises(InvalidTool, match="keywords must be a list of words, not a string"):
+    with pytest.raises(InvalidTool, match="keywords must be a list, not str"):
         ToolRegistry().register_tool(Tool(name="echo", keywords=keywords), lambda request: 1, "more")
 
 

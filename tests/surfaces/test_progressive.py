@@ -9,6 +9,8 @@ import mcp
 import mcp_types
 import pytest
 
+from toolcrib import App, Settings
+from toolcrib.errors import MissingExtra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.scripting.runner import make_script_runner
@@ -386,3 +388,34 @@ async def test_call_many_is_off_by_default_and_explains_invalid_calls() -> None:
     assert empty.is_error
     assert failed.is_error
     assert "Each call must be an object" in text_of(failed)
+
+
+async def test_without_a_script_engine_the_surface_offers_no_execute_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolcrib.scripting.engines.find_spec", lambda name: None)
+    app = App(Settings(surfaces=SurfaceOptions(surfaces=("progressive",))))
+    app.register(Tool(name="add"), lambda: 3)
+    with anyio.fail_after(10):
+        async with app:
+            listed = [entry.tool.name for entry in (await app.facade.page(app.local_context())).items]
+            assert "execute" not in listed
+            assert "inspect-tool-response" in listed
+            assert "script" not in await app.facade.instructions(app.local_context())
+            with pytest.raises(MissingExtra, match=r"A script in Lua needs the library 'lupa', .*toolcrib\[lua\]"):
+                await app.run_script("return 1")
+    assert "the surface progressive has no execute" in caplog.text
+
+
+@pytest.mark.parametrize(("library", "left"), [("lupa", "python"), ("pydantic_monty", "lua")])
+async def test_scripts_are_offered_in_the_languages_that_are_installed(
+    library: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcrib.scripting.engines.find_spec", lambda name: None if name == library else object())
+    app = App(Settings(surfaces=SurfaceOptions(surfaces=("progressive",))))
+    (execute,) = [
+        entry.tool
+        for entry in (await app.facade.page(app.local_context())).items
+        if entry.tool.name == "execute"
+    ]  # fmt: skip
+    assert execute.input_schema["properties"]["language"]["enum"] == [left]

@@ -578,3 +578,51 @@ async def test_a_searching_request_provider_offers_search_for_its_request_only()
         me = Context(caller=Caller(id="me"))
         for ctx, names in ((me, ["x__lever"]), (me.with_providers(Finder()), [*META, "x__lever"]), (me, ["x__lever"])):
             assert [entry.name for entry in (await facade.page(ctx)).items] == names
+
+
+async def search_reply(app: App, **arguments: Any) -> ToolResult:
+    return await app.facade.call(app.local_context(), "tool_search", arguments)
+
+
+def shop(*namespaces: str) -> App:
+    app = App()
+    for number in range(30):
+        space = namespaces[number % len(namespaces)] if namespaces else ""
+        app.register(Tool(name=f"tool_{number}", namespace=space, description=f"Does thing {number}."), lambda: 1)
+    return app
+
+
+@pytest.mark.parametrize("query", ["z" * 20_000, " ".join(f"blarg{number}" for number in range(2_000))])
+async def test_a_reply_does_not_repeat_a_long_query(query: str) -> None:
+    reply = await search_reply(shop(), query=query)
+    assert not reply.is_error
+    assert estimate_tokens(reply.text) <= 800
+    assert len(json.dumps(reply.structured)) < 2_000
+
+
+async def test_an_unknown_namespace_is_met_with_similar_names_only() -> None:
+    app = shop("github", "gitlab", "mail", "calendar", "weather", "files")
+    with_git = await search_reply(app, query="thing", namespace="git")
+    assert with_git.is_error
+    assert all(name in with_git.text for name in ("github", "gitlab"))
+    assert not any(name in with_git.text for name in ("mail", "calendar", "weather", "files"))
+    nothing = await search_reply(app, query="thing", namespace="zebra")
+    assert "Leave namespace out to search all." in nothing.text
+    assert "github" not in nothing.text
+
+
+async def test_unknown_arguments_beside_a_query_are_ignored_and_alone_refused() -> None:
+    app = shop()
+    for name in ("limit", "top_k", "k", "max_results"):
+        reply = await search_reply(app, query="thing", fuzzy=True, **{name: 3})
+        assert (reply.is_error, len(reply.structured["hits"])) == (False, 3)
+    alone = await search_reply(app, text="thing")
+    assert alone.is_error
+    assert "tool_search has no parameter 'text'" in alone.text
+
+
+async def test_a_list_has_more_tools_than_a_search() -> None:
+    app = shop()
+    assert len((await search_reply(app)).structured["hits"]) == 30
+    (tool,) = [e.tool for e in (await app.facade.page(app.local_context())).items if e.tool.name == "tool_search"]
+    assert "default 10; of a list, 100" in tool.input_schema["properties"]["max_results"]["description"]

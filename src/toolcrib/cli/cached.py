@@ -128,7 +128,11 @@ def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *,
     )
     missing = unavailable_servers(statuses, request.filters)
     print_search(
-        replace(reply, servers=missing), as_json=as_json, explain=request.explain, has_tools=bool(view.tools())
+        replace(reply, servers=missing),
+        as_json=as_json,
+        explain=request.explain,
+        has_tools=bool(view.tools()),
+        limited=request.limit is not None,
     )
 
 

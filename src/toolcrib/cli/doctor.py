@@ -22,6 +22,7 @@ from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, Toolcri
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import load_hook
 from toolcrib.gateway.policy import ByScopes, Patterns
+from toolcrib.scripting.engines import NO_ENGINE
 from toolcrib.settings.env import search_paths
 from toolcrib.settings.keywords import unknown_tools
 from toolcrib.settings.options import Settings
@@ -172,8 +173,14 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
         statuses=statuses,
         problems=tuple(problems),
         options=options,
-        notes=(*described, *unsure),
+        notes=(*described, *unsure, *_missing_engines(settings, app)),
     )
+
+
+def _missing_engines(settings: Settings, app: App) -> Iterator[str]:
+    """What a surface lacks because no script engine is installed."""
+    if "progressive" in settings.surfaces.surfaces and not app.scripts.languages:
+        yield NO_ENGINE
 
 
 def _check_http(app: App) -> Iterator[str]:

@@ -307,7 +307,7 @@ def search_file(path: Path, request: SearchRequest, scorer: Scorer | None, *, as
     for namespace in request.filters.namespaces:
         check_namespace(namespace, file.namespaces())
     reply = FileSearch(file, search_options(scorer)).search(request)
-    print_search(reply, as_json=as_json, explain=request.explain, named=file.id_of)
+    print_search(reply, as_json=as_json, explain=request.explain, named=file.id_of, limited=request.limit is not None)
 
 
 def search_options(scorer: Scorer | None) -> SearchOptions:

@@ -84,7 +84,7 @@ def search(
 
     async def show(app: App) -> None:
         found = await _search(app, asked)
-        print_search(_reply(found), as_json=as_json, explain=False)
+        print_search(_reply(found), as_json=as_json, explain=False, limited=request.limit is not None)
 
     _run(settings, show)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +24,7 @@ from toolcrib.gateway.visibility import describe_state
 from toolcrib.names import nearest, wire_name
 from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact
-from toolcrib.surfaces.selection import likely_places
+from toolcrib.surfaces.selection import is_worth_naming, likely_places, shares
 from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.overrides import override_note
 
@@ -139,19 +139,41 @@ def print_search(
     explain: bool,
     named: Callable[[Tool], str] = tool_id,
     has_tools: bool = True,
+    limited: bool = True,
 ) -> None:
-    """Print the hits; with `explain`, also how each score is computed. `has_tools` is whether there was any to find."""
+    """Print the hits; with `explain`, also how each score is computed. `has_tools` is whether there was any to find.
+
+    As in the replies to agents, very unlikely hits are left out, unless they were asked for by a limit (`limited`).
+    """
     if as_json:
         echo_json(reply_json(reply, named))
         return
     if not has_tools:
         echo_error("There are no tools to search.")
         return
+    left_out = 0
+    if not limited:
+        likely = likely_hits(reply.hits)
+        left_out, reply = len(reply.hits) - len(likely), replace(reply, hits=likely)
     print_reply(reply, named)
+    if left_out:
+        echo_error(f"{pluralize(left_out, 'unlikely tool')} left out; --limit shows more.")
     if explain:
         from toolcrib.cli.tables import print_parts  # noqa: PLC0415 - slow
 
         print_parts(reply.hits, named)
+
+
+def likely_hits(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """The hits that a reply to an agent would name, without those that would show a score of 0.00; all of a list."""
+    if all(hit.score == 0 for hit in hits):
+        return tuple(hits)
+    best = {hit.query: place for place, hit in reversed(list(enumerate(hits)))}
+    return tuple(
+        hit
+        for place, (hit, share) in enumerate(zip(hits, shares(hits), strict=True))
+        if place == best[hit.query] or (is_worth_naming(share) and round(hit.score, 2) > 0)
+    )
 
 
 def print_reply(reply: SearchReply, named: Callable[[Tool], str] = tool_id) -> None:

@@ -94,7 +94,9 @@ def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *,
         return reply, bool(reply.hits or await app.gateway.tools(ctx))
 
     reply, has_tools = run_with(settings, found)
-    print_search(reply, as_json=as_json, explain=request.explain, has_tools=has_tools)
+    print_search(
+        reply, as_json=as_json, explain=request.explain, has_tools=has_tools, limited=request.limit is not None
+    )
 
 
 def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:

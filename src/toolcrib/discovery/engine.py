@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, get_args
 import numpy as np
 from typing_extensions import TypeVar
 
+from toolcrib.checks import checked
 from toolcrib.discovery.results import LazySearchResult, SearchResult, describe_match
 from toolcrib.discovery.session import Session, SessionStats
 from toolcrib.discovery.tool_reader import ParsedTool, ToolReader, ToolSet, default_name, default_namespace
@@ -63,6 +64,21 @@ _MAX_WORDS: Final = 32
 """The most words of a query that are looked up this way."""
 
 
+@checked(
+    methods=(
+        "set_tools",
+        "read",
+        "is_plain",
+        "use",
+        "search",
+        "search_in",
+        "find_exact",
+        "record_tool_use",
+        "record_request",
+        "get_session_boost",
+        "get_session_stats",
+    )
+)
 class ToolSearchEngine(Generic[T]):
     """Finds tools by what they do, and remembers what a session used.
 
@@ -363,6 +379,7 @@ _MAX_TEXT: Final = 100_000
 """Characters that are read."""
 
 
+@checked
 def search_tools(query: str, tools: Sequence[Any], limit: int = 10) -> list[dict[str, Any]]:
     """Return the tools that match a query, best first: name, namespace, description, score and match_reasons of each.
 
@@ -382,6 +399,7 @@ def search_tools(query: str, tools: Sequence[Any], limit: int = 10) -> list[dict
     ]
 
 
+@checked
 def find_tool_exact(name: str, tools: Sequence[T]) -> T | None:
     """Return the tool of that name in any spelling, or None. Raises `AmbiguousName` if several match.
 
@@ -392,6 +410,7 @@ def find_tool_exact(name: str, tools: Sequence[T]) -> T | None:
     return found
 
 
+@checked
 def find_tool_by_alias(query_name: str, tools: Sequence[T]) -> T | None:
     """Like `find_tool_exact`, which accepts every spelling already.
 
@@ -401,6 +420,7 @@ def find_tool_by_alias(query_name: str, tools: Sequence[T]) -> T | None:
     return find_tool_exact(query_name, tools)
 
 
+@checked
 def tokenize(text: str) -> list[str]:
     """Return the words of a name or a text, lower case, in order, with repetitions.
 
@@ -412,6 +432,7 @@ def tokenize(text: str) -> list[str]:
     return split_words(text[:_MAX_TEXT])
 
 
+@checked
 def extract_keywords(query: str) -> list[str]:
     """Return the significant words of a query, each once; all of its words if none is significant.
 
@@ -421,6 +442,7 @@ def extract_keywords(query: str) -> list[str]:
     return [word.text for word in keywords(query, _MAX_KEYWORDS)]
 
 
+@checked
 def expand_with_synonyms(tokens: Iterable[str], lexicon: Lexicon | None = None) -> set[str]:
     """Return the words with their synonyms; one step only, in both directions.
 
@@ -434,6 +456,7 @@ def expand_with_synonyms(tokens: Iterable[str], lexicon: Lexicon | None = None) 
     return own.union(*(known.related(token) for token in own))
 
 
+@checked
 def normalize_tool_name(name: str) -> set[str]:
     """Return the spellings of a name that a model may use, with and without its namespace.
 

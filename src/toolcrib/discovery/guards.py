@@ -10,6 +10,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final
 
+from toolcrib.checks import checked
 from toolcrib.discovery.envelope import Envelope, failure
 from toolcrib.errors import SettingsError
 from toolcrib.ranges import Count
@@ -22,6 +23,7 @@ _LISTING_TOOLS: Final = frozenset({"list_tools", "search_tools"})
 _SCHEMA_TOOLS: Final = frozenset({"get_tool_schema", "get_tool_schemas"})
 
 
+@checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardOptions:
     """When to note that a loop goes in circles; None is never. A good start for long loops is 3 of each, and 20
@@ -41,14 +43,8 @@ class GuardOptions:
     model that waits for something has a good reason to ask for it again.
     """
 
-    def __post_init__(self) -> None:
-        """Raise `SettingsError` for an invalid count."""
-        for name in ("repeats", "misses", "lookups"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SettingsError(f"{name} must be a whole number from 1, or None, not {str(value)[:_MAX_ECHO]!r}.")
 
-
+@checked
 class Guard:
     """Observes one loop. Safe to use from several threads and tasks; its memory does not grow.
 
@@ -63,8 +59,6 @@ class Guard:
         """Without options, only names that do not exist are counted. Raises `SettingsError` for anything but
         options.
         """
-        if options is not None and not isinstance(options, GuardOptions):
-            raise SettingsError(f"guards must be GuardOptions, not {type(options).__name__}.")
         self.options = options or GuardOptions()
         self._lock = Lock()
         self._turn: object = None

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 
+from toolcrib.checks import checked
 from toolcrib.discovery.arguments import as_object, merge_arguments, read_call
 from toolcrib.discovery.envelope import Envelope, batch, failure, success
 from toolcrib.discovery.guards import Guard
@@ -148,6 +149,7 @@ def is_meta_tool(name: object) -> bool:
     return isinstance(name, str) and name in _DEFINED
 
 
+@checked(methods=("call_many",))
 class MetaTools:
     """Runs the five meta-tools over a port. The response is always an envelope."""
 
@@ -283,7 +285,7 @@ def _checked_arguments(name: str, arguments: Any) -> dict[str, Any]:
     if asked.get("limit") is None:
         asked.pop("limit", None)
     else:
-        asked["limit"] = clamp_limit(asked["limit"], MAX_LISTED)
+        asked["limit"] = clamp_limit(asked["limit"], MAX_FOUND if name == MetaTool.SEARCH_TOOLS else MAX_LISTED)
     if isinstance(names := asked.get("tool_names"), str):
         asked["tool_names"] = _split_names(names)
     strict = {key: value for key, value in asked.items() if key != "tool_names" or not isinstance(value, list)}

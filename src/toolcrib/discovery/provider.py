@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from toolcrib.checks import checked
 from toolcrib.containment import InternalCancellation, contained
 from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.discovery.engine import ToolSearchEngine
@@ -85,6 +86,7 @@ class HostFunctions(Generic[T]):
     """Filters results; None without a filter."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostToolOptions:
     """How long a host's functions may take, and how much they may return."""
@@ -238,6 +240,7 @@ class HostToolPort(Generic[T]):
             ) from error
 
 
+@checked(methods=("get_dynamic_tools", "call_many"))
 class BaseDynamicToolProvider(ABC, Generic[T]):
     """Five meta-tools over the tools of a subclass, which says what the tools are and how to run one.
 

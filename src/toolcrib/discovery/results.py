@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Any, Final, Generic, TypeVar
 
+from toolcrib.checks import checked
 from toolcrib.discovery.tool_reader import ParsedTool, default_description, default_name, default_namespace
 from toolcrib.search.options import PointsOptions, Scorer
 from toolcrib.types import Hit, Reason
@@ -16,6 +17,7 @@ _SHORT: Final = {"description": "desc", "namespace": "ns", "parameters": "param"
 _MAX_WORD: Final = 60
 
 
+@checked(shallow=True)
 @dataclass
 class SearchResult(Generic[T]):
     """One result of a search."""

@@ -12,6 +12,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
 from toolcrib.schema import Schema
 from toolcrib.types import Object
@@ -47,6 +48,7 @@ _SAVED: Final[Object] = {
 }
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStats:
     """How one tool was used in a session."""
@@ -103,6 +105,7 @@ class BoostOptions:
     """Times the natural logarithm of one more than the successes."""
 
 
+@checked(methods=("record", "boost", "stats", "from_dict"))
 class Session:
     """What one session used, by tool id. Safe to use from several threads and tasks."""
 

@@ -222,7 +222,12 @@ def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, 
         if counts[hit.query] <= limit:
             shown.append(hit)
     note = reply.note if not reply.note.startswith("Nothing fits") else ""
-    return replace(reply, hits=tuple(shown), total=reply.total + len(fresh), note=note)
+    reply = replace(reply, hits=tuple(shown), total=reply.total + len(fresh), note=note)
+    if any(not (hit.weak or hit.fallback) for hit in fresh.values()):
+        # Another search does not say which words it matched, and a tool that fits needs no other names.
+        return replace(reply, unmatched=(), nearest=())
+    matched = {word for hit in fresh.values() for word in hit.matched}
+    return replace(reply, unmatched=tuple(word for word in reply.unmatched if word not in matched))
 
 
 def _passes_filters(tool: Tool, filters: Filters) -> bool:

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from toolcrib.catalog.catalog import SEARCH_HINT, page
+from toolcrib.checks import checked
 from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import (
     ExecutionFailed,
@@ -112,6 +113,7 @@ class GatewayObserver(CallObserver, Protocol):
         """A search, not a list of everything, ended after `duration_s` seconds."""
 
 
+@checked
 class Gateway:
     """Tools of all sources, for every caller."""
 
@@ -272,7 +274,9 @@ class Gateway:
                 reply = SearchReply(note="" if missing else _NO_TOOLS_NOTE)
         else:
             reply = self._list(view, request)
-        return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *failed))
+        known = {status.name for status in servers}
+        more = tuple(status for status in failed if status.name not in known)
+        return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *more))
 
     async def _search(self, ctx: Context, view: View, request: SearchRequest, *, complete: bool) -> SearchReply:
         """Search a view. A note says if the embedder failed, or has yet to embed tools in view."""
@@ -442,7 +446,7 @@ class Gateway:
                 return found
             server = unready_server(self._servers(ctx, view), name)
             if server is not None:
-                return await self._find_when_connected(ctx, name, server, missing)
+                return await self._find_when_connected(ctx, name, server)
             if (refusal := self._explain_rejected(ctx, name)) is not None:
                 self._pipeline.audit_refused(ctx, name, refusal)
                 raise refusal from None
@@ -475,7 +479,7 @@ class Gateway:
         view = await self.view(replace(ctx, providers=(), memo=None))
         return view.find_exact(name)
 
-    async def _find_when_connected(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> ResolvedTool:
+    async def _find_when_connected(self, ctx: Context, name: str, server: str) -> ResolvedTool:
         """Return the tool of a server that is still connecting, or raise why it is not available.
 
         One that has failed is tried again soon, as it is at a call of a tool that is known.
@@ -488,10 +492,10 @@ class Gateway:
                 await self.refresher.wait_changed()
         try:
             return (await self.view(ctx)).find(name)
-        except ToolNotFound:
+        except ToolNotFound as still:
             status = await self._status(ctx, server)
             if status is None or status.state is ServerState.READY:
-                raise self._explain_rejected(ctx, name) or missing from None
+                raise self._explain_rejected(ctx, name) or still from None
             raise ServerUnavailable(
                 f"{name} cannot be looked up: server {server} {describe_state(status)}.",
                 hint=SEARCH_ELSEWHERE_HINT,

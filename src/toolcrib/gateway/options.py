@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from toolcrib.checks import checked
 from toolcrib.middleware.options import CallOptions
-from toolcrib.ranges import Count, Seconds
+from toolcrib.ranges import Count, Delay, Natural, Seconds
 from toolcrib.search.options import PastOptions, SearchOptions
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """What is remembered of sessions."""
@@ -21,6 +23,7 @@ class SessionOptions:
     """A search after this time without a search or a call begins a new turn, in seconds."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
     """Options of the gateway."""
@@ -42,31 +45,31 @@ class GatewayOptions:
     embedder: str = "static"
     """What compares meanings beside the built-in table: `static` for nothing else, or what `embedders.models.load`
     takes."""
-    embed_timeout_s: float = 1.0
+    embed_timeout_s: Delay = 1.0
     """How long a search waits for the embedder, in seconds; then only words and the table are compared."""
     embedder_cache: Path | None = None
     """A file or folder that keeps the embedder's vectors across restarts."""
     group: bool = False
     """Whether near-duplicates are grouped if a request does not say."""
-    page_size: int = 100
+    page_size: Count = 100
     """Tools on each page of a list."""
-    search_wait_s: float = 20.0
+    search_wait_s: Delay = 20.0
     """How long a session's first search waits for servers that are still starting, in seconds from the search."""
-    list_wait_s: float = 5.0
+    list_wait_s: Delay = 5.0
     """The same for a session's first list of all tools by name, of prompts or of resources."""
-    call_grace_s: float = 15.0
+    call_grace_s: Delay = 15.0
     """How long a call waits for its server's first connection, in seconds."""
-    list_timeout_s: float = 10.0
+    list_timeout_s: Delay = 10.0
     """How long a provider may take to list its tools, in seconds."""
-    provider_cache_s: float = 60.0
+    provider_cache_s: Delay = 60.0
     """How long, in seconds, to reuse a shared provider's list if it neither reports changes nor sets a lifetime."""
-    request_tools: int = 50_000
+    request_tools: Natural = 50_000
     """Tools of requests whose indexes are cached."""
-    find_timeout_s: float = 3.0
+    find_timeout_s: Delay = 3.0
     """How long a provider may take to search or to look up a tool, in seconds."""
     idle_s: float = 1.0
     """Seconds without changes before the index is merged in the background."""
-    retry_s: float = 30.0
+    retry_s: Delay = 30.0
     """When a provider that could not list its tools is polled again, and tools that could not be embedded are tried
     again, in seconds; for the latter, the time doubles with each failure up to 20 times.
     """

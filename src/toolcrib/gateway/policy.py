@@ -10,6 +10,7 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import Final, Literal
 
+from toolcrib.checks import checked
 from toolcrib.errors import SettingsError
 from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
 from toolcrib.types import Action, Caller, Decision, Policy, Tool
@@ -109,6 +110,7 @@ def _check_pattern(text: object, field: str) -> str:
     return text
 
 
+@checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """What the callers that it names, and all others, may do with the tools that it covers.
@@ -152,6 +154,7 @@ def _check_choice(field: str, value: object, known: Sequence[object]) -> None:
         raise SettingsError(f"{field} is one of {names}, not {value!r:.80}.")
 
 
+@checked(error=SettingsError)
 class ByScopes:
     """Rules over the scopes and the tenant of a caller; **the first rule that covers a tool decides**.
 

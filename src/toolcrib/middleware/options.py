@@ -1,9 +1,9 @@
 """Options of the call pipeline. With the defaults, no layer is on."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from toolcrib.checks import checked
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.policy import Patterns
 from toolcrib.ranges import Count, Positive, PositiveShare, Seconds, Share
@@ -16,11 +16,10 @@ tools without annotations as destructive too, but most tools have none, and peop
 with every call. `writing` is stricter: every tool that is not marked `readOnlyHint: true`.
 """
 
-_APPROVAL_MODES: Final = ("never", "destructive", "writing", "always")
-
 _MIN_KEY_CHARS: Final = 16
 
 
+@checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateOptions:
     """Limit of one caller's calls."""
@@ -30,12 +29,8 @@ class RateOptions:
     burst: Count = 10
     """Calls at once after a pause, 1 or more."""
 
-    def __post_init__(self) -> None:
-        """Raise `SettingsError` if a field is out of range."""
-        _check_positive("per_second", self.per_second)
-        _check_at_least("burst", self.burst, 1)
 
-
+@checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerOptions:
     """When calls of a backend stop, and for how long."""
@@ -49,15 +44,8 @@ class BreakerOptions:
     open_s: Seconds = 15.0
     """How long the breaker stays open, in seconds; then one call is let through as a probe."""
 
-    def __post_init__(self) -> None:
-        """Raise `SettingsError` if a field is out of range."""
-        _check_at_least("failures", self.failures, 1)
-        _check_at_least("window", self.window, 1)
-        _check_positive("open_s", self.open_s)
-        if self.share is not None and not 0 < self.share <= 1:
-            raise SettingsError(f"share is a number above 0 and up to 1, not {self.share!r}.")
 
-
+@checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
     """How often a call is tried if repeating it is safe."""
@@ -71,15 +59,8 @@ class RetryOptions:
     jitter: Share = 0.5
     """The largest share by which a pause is shortened at random, 0 to 1."""
 
-    def __post_init__(self) -> None:
-        """Raise `SettingsError` if a field is out of range."""
-        _check_at_least("attempts", self.attempts, 1)
-        _check_positive("first_s", self.first_s)
-        _check_positive("longest_s", self.longest_s)
-        if not 0 <= self.jitter <= 1:
-            raise SettingsError(f"jitter is a number from 0 to 1, not {self.jitter!r}.")
 
-
+@checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
     """Which answers are cached, who shares them, and for how long."""
@@ -97,15 +78,11 @@ class CacheOptions:
     rights. The second is for tools that give everyone the same answer."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` if a field is out of range."""
-        _check_positive("seconds", self.seconds)
-        _check_at_least("max_entries", self.max_entries, 1)
-        _check_at_least("max_bytes", self.max_bytes, 1)
+        """Raise `SettingsError` for a pattern or a key that cannot be used."""
         Patterns(self.tools)
-        if self.per not in ("caller", "scope"):
-            raise SettingsError(f"per is one of caller, scope, not {self.per!r:.80}.")
 
 
+@checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
     """The middleware around every call; the docstring of `toolcrib.middleware` has the order."""
@@ -136,12 +113,7 @@ class CallOptions:
     each process makes its own key."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` if a field is out of range."""
-        for name in ("deadline_s", "approval_wait_s", "approval_expires_s"):
-            if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
-        if self.approval not in _APPROVAL_MODES:
-            raise SettingsError(f"approval is one of {', '.join(_APPROVAL_MODES)}, not {self.approval!r:.80}.")
+        """Raise `SettingsError` for a pattern or a key that cannot be used."""
         Patterns(self.approved, field="approved")
         Patterns([pattern for pattern, _ in self.tool_rates], field="tool_rates")
         if self.approval_key is not None and len(self.approval_key) < _MIN_KEY_CHARS:
@@ -149,13 +121,3 @@ class CallOptions:
                 f"approval_key is too short: it needs at least {_MIN_KEY_CHARS} characters.",
                 hint="Make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`.",
             )
-
-
-def _check_positive(field_name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise SettingsError(f"{field_name} is a number above 0, not {value!r}.")
-
-
-def _check_at_least(field_name: str, value: int, least: int) -> None:
-    if not value >= least:
-        raise SettingsError(f"{field_name} is {least} or more, not {value!r}.")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import Any, ClassVar, Final, Protocol
 
+from toolcrib.checks import checked
 from toolcrib.errors import ExecutionFailed
 from toolcrib.providers.definitions import parse_tools
 from toolcrib.types import (
@@ -358,6 +359,7 @@ class ProviderSource(Protocol):
         """Call back, from the event loop, whenever a provider is added or removed, or changes its tools or status."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """A provider that can run a tool."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar, overload
 
+from toolcrib.checks import checked
 from toolcrib.containment import WorkerThreads
 from toolcrib.errors import InvalidArguments, InvalidTool, check_type
 from toolcrib.fields import Parameter, object_schema
@@ -127,6 +128,9 @@ def _json_type(value: Any) -> str:
     return next((word for kind, word in _JSON_TYPES if isinstance(value, kind)), "null")
 
 
+@checked(
+    error=InvalidTool, methods=("discoverable", "in_namespace", "titled", "tagged", "versioned", "annotated", "returns")
+)
 @dataclass(frozen=True, slots=True)
 class ToolBuilder:
     """Builds a tool step by step; each step returns a new builder. The tool is native unless you say otherwise."""
@@ -197,6 +201,7 @@ class ToolBuilder:
         return replace(self, draft=replace(self.draft, **changes))
 
 
+@checked(error=InvalidTool)
 def new_tool(name: str, description: str = "", *parameters: Parameter) -> ToolBuilder:
     """Start building a tool; white space in the description is collapsed.
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
+from toolcrib.checks import checked
 from toolcrib.containment import contained
 from toolcrib.errors import BackendNotFound, InvalidRequest, ToolcribError
 from toolcrib.providers.adapters import adapt, unadapted
@@ -55,6 +56,7 @@ class _ManyMember:
     """Why it failed the last time; None if it answered."""
 
 
+@checked
 class Many(Provider):
     """Several providers as one: the first that offers a key wins, in lists, look-ups and calls.
 

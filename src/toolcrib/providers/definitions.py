@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from toolcrib.catalog.catalog import check_encodable
+from toolcrib.checks import checked
 from toolcrib.errors import InvalidName, InvalidTool, invalid_field
 from toolcrib.names import check_key, nearest
 from toolcrib.schema import Schema
@@ -25,6 +26,7 @@ _OBJECT_FIELDS: Final = ("input_schema", "annotations", "meta")
 _JSON_FIELDS: Final = ("input_schema", "output_schema", "annotations", "icons", "meta")
 
 
+@checked(error=InvalidTool)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMetadata:
     """What search needs to know about a tool."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from toolcrib.catalog.catalog import quote
+from toolcrib.checks import checked
 from toolcrib.containment import (
     WorkerThreads,
     contained,
@@ -183,6 +184,7 @@ class ToolDecorator(ABC):
     def tool(
         self, name: str | None = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]
     ) -> Callable[[_F], _F]: ...
+    @checked
     def tool(self, given: Any = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]) -> Any:
         """Register the decorated function: `@app.tool` or `@app.tool("name", tags=(...))`. It stays a plain function.
 
@@ -207,6 +209,7 @@ class ToolDecorator(ABC):
         return register if given is None or isinstance(given, str) else register(given)
 
 
+@checked(methods=("register", "register_function", "unregister", "get", "reserve"))
 class LocalTools(ToolDecorator, Provider):
     """The functions of this process: a provider of tools in any namespace, and the source of that provider.
 

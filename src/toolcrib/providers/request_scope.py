@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qs
 
+from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
 from toolcrib.providers.adapters import adapt, unadapted
 from toolcrib.types import Context, ToolProvider
@@ -83,6 +84,7 @@ class ScopeManager:
         return called
 
 
+@checked
 def with_tool_providers(*providers: object, override: bool = False) -> ScopeManager:
     """Add the tools of these providers to requests that are answered inside, after those of enclosing blocks.
 
@@ -102,6 +104,7 @@ def with_tool_providers(*providers: object, override: bool = False) -> ScopeMana
     return ScopeManager(lambda around: replace(around, providers=_union(around.providers, adapted)))
 
 
+@checked
 def with_request_providers(*providers: object, override: bool = False) -> ScopeManager:
     """Alias of `with_tool_providers`."""
     return with_tool_providers(*providers, override=override)
@@ -118,6 +121,7 @@ def _as_given(provider: ToolProvider) -> ToolProvider:
     return original if isinstance(original, ToolProvider) else provider
 
 
+@checked
 def with_show_all(on: bool = True) -> ScopeManager:  # noqa: FBT001, FBT002 - it reads as `with_show_all(False)`
     """List every tool by name in requests that are answered inside; with False, never, even if they ask for it."""
     return ScopeManager(lambda around: replace(around, show_all=on))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest, NameCollision
 from toolcrib.names import check_name, check_namespace
 from toolcrib.providers.adapters import adapt, unadapted
@@ -177,6 +178,7 @@ def _cache_identity(provider: object) -> Hashable:
     return (type(provider), provider._options, _cache_identity(provider.inner))  # noqa: SLF001 - its own base class
 
 
+@checked(also={"names": str, "tags": str})
 class Filtered(Wrapper):
     """Keep only some of the tools. The others do not exist for lists, look-ups, searches and calls.
 
@@ -255,6 +257,7 @@ class Filtered(Wrapper):
         return self._names is not None and not self._names.isdisjoint((key.name, key.id))
 
 
+@checked
 class Namespaced(Wrapper):
     """Put the tools under a namespace: `create` becomes `acme:create`, and `git:log` becomes `acme-git:log`.
 
@@ -300,6 +303,7 @@ class Namespaced(Wrapper):
         )
 
 
+@checked
 class Renamed(Wrapper):
     """Give some tools other names. Their old names become free, and a new name hides the tool that had it before."""
 
@@ -332,6 +336,7 @@ class Renamed(Wrapper):
         return None if key.name in self._old else key
 
 
+@checked(also={"names": str, "tags": str})
 class WithVisibility(Wrapper):
     """Change the visibility of tools."""
 
@@ -357,11 +362,13 @@ class WithVisibility(Wrapper):
         return tuple(hit for hit in super()._show_hits(hits, request) if hit.tool.visibility in wanted)
 
 
+@checked
 def native(provider: object, *names: str) -> WithVisibility:
     """Make the tools of these names native, so that clients see them in the tool list; all tools if none is named."""
     return WithVisibility(provider, Visibility.NATIVE, names or None)
 
 
+@checked
 class ForCaller(Wrapper):
     """Restrict a provider to one caller or tenant: for everyone else it has no tools and runs none.
 
@@ -393,6 +400,7 @@ class ForCaller(Wrapper):
         return same_caller and (self._tenant is None or ctx.caller.tenant == self._tenant)
 
 
+@checked
 class Cached(Wrapper):
     """Declare for how long the list of tools may be cached. The gateway does the caching."""
 

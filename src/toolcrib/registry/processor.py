@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 import anyio
 
+from toolcrib.checks import checked
 from toolcrib.errors import AlreadyStarted, InvalidRequest, InvalidTool, NotStarted, ToolcribError, check_type
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
@@ -94,6 +95,7 @@ class ProcessedCall:
         return self.error is None
 
 
+@checked(also={"calls": object}, methods=("process",))
 class ToolProcessor:
     """Runs calls by name: `async with ToolProcessor(registry=registry) as processor`."""
 

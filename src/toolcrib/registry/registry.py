@@ -3,21 +3,22 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import anyio
 
 from toolcrib._version import VERSION
 from toolcrib.app import App
+from toolcrib.checks import checked
 from toolcrib.containment import own_code
 from toolcrib.errors import (
     InvalidRequest,
+    InvalidTool,
     NotFound,
     NotStarted,
     ServerUnavailable,
     StaleCursor,
     ToolNotFound,
-    check_type,
 )
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
@@ -26,6 +27,7 @@ from toolcrib.providers.builder import ToolBuilder, checked_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools, ToolDecorator
 from toolcrib.providers.request_scope import allow_recursion, guard_recursion
+from toolcrib.ranges import Delay, Natural
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.attach import attach
@@ -53,9 +55,15 @@ from toolcrib.types import (
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.stdio import parent_stdio
 
+_HINTS: Final = {
+    "config": "Such as Config(settings=Settings(...)).",
+    "backend": 'Such as BackendConfig(name="time", url="https://...").',
+}
+"""For errors about arguments."""
 _SCHEMES = "http://, https://, sse://, sses:// or stdio://"
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """How a `Registry` presents itself, searches, and chooses the backend of a tool."""
@@ -78,14 +86,8 @@ class Config:
     state: StateStore | None = None
     """Keeps what several processes that serve one address share; None means what the settings say."""
 
-    def __post_init__(self) -> None:
-        """Raise `InvalidRequest` for parts of another type."""
-        check_type(self.server_info, ServerInfo, "server_info", 'Such as ServerInfo(name="shop", version="1.0").')
-        check_type(self.settings, Settings, "settings", 'Load a file with load_settings("toolcrib.json").')
-        if self.search_config is not None:
-            check_type(self.search_config, SearchOptions, "search_config", "Such as SearchOptions(default_limit=10).")
 
-
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendConfig:
     """A remote MCP server."""
@@ -98,9 +100,9 @@ class BackendConfig:
     """
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with each HTTP request."""
-    max_retries: int | None = None
+    max_retries: Natural | None = None
     """Failed attempts in a row, after the first, before giving up; None means never give up."""
-    retry_interval: float | None = None
+    retry_interval: Delay | None = None
     """The first pause between two attempts, in seconds."""
     transport: object | None = field(default=None, repr=False)
     """Instead of a URL: a server object in this process, an SDK transport, or `StdioServerParameters`."""
@@ -108,6 +110,7 @@ class BackendConfig:
     """Of its tools. Servers that share a namespace and offer the same tools are replicas of each other."""
 
 
+@checked(methods=("register", "unregister", "search", "call"))
 class AppRegistry:
     """What the registries share: an app's `register`, `search` and `call`, with the same arguments and results."""
 
@@ -149,6 +152,21 @@ class AppRegistry:
         return await self.app.call(name, arguments, ctx=ctx)
 
 
+@checked(
+    hints=_HINTS,
+    methods=(
+        "register_local",
+        "register_mcp",
+        "unregister_mcp",
+        "execute",
+        "call",
+        "list_all",
+        "list_namespaces",
+        "get_tool",
+        "get_backends",
+        "on_change",
+    ),
+)
 class Registry(AppRegistry, ToolDecorator):
     """Local functions, providers and remote MCP servers in one registry.
 
@@ -156,8 +174,6 @@ class Registry(AppRegistry, ToolDecorator):
     """
 
     def __init__(self, config: Config | None = None) -> None:
-        if config is not None:
-            check_type(config, Config, "The set-up of a registry", "Such as Config(settings=Settings(...)).")
         self.config = config or Config()
         app = App(
             app_settings(self.config),
@@ -206,6 +222,7 @@ class Registry(AppRegistry, ToolDecorator):
     def _own_tools(self) -> LocalTools:
         return self.app.local
 
+    @checked(error=InvalidTool)
     def register_local_func(
         self,
         name: str,
@@ -245,7 +262,6 @@ class Registry(AppRegistry, ToolDecorator):
 
         Raises `InvalidRequest` for a name that is empty or taken, and for an invalid URL.
         """
-        check_type(backend, BackendConfig, "A backend", 'Such as BackendConfig(name="time", url="https://...").')
         self.app.add_server(server_options(backend))
 
     def unregister_mcp(self, name: str) -> None:
@@ -387,6 +403,7 @@ _LIST_ATTEMPTS = 3
 """How often a list is read again from its beginning if it changes between two of its pages."""
 
 
+@checked(methods=("register", "register_tool", "unregister_tool", "search", "execute"))
 class ToolRegistry(AppRegistry, Provider):
     """Tools that are not listed by a server, but searched.
 

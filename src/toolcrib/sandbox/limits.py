@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from toolcrib.checks import checked
 from toolcrib.ranges import Count, Natural, Seconds
 
 KIB = 1024
@@ -12,6 +13,7 @@ Seccomp = Literal["require", "try", "off"]
 """If the kernel's system call filter is missing: refuse to run, or run with a warning. `off` never uses the filter."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of one script, each above 0. Exceeding one ends the script, or is an error in it."""
@@ -51,16 +53,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Raise ValueError for limits that cannot be enforced."""
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name} must be above 0, and is {value!r}")
         if self.frame_bytes < self.out_bytes + KIB:
             raise ValueError(f"frame_bytes ({self.frame_bytes}) must exceed out_bytes ({self.out_bytes}) by 1024")
         if self.inflight > self.calls:
             object.__setattr__(self, "inflight", self.calls)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
     """How scripts' processes are run."""

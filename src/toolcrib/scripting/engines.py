@@ -13,12 +13,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import anyio
 
-from toolcrib.errors import InvalidRequest, ScriptFailed, ScriptRefused
+from toolcrib.errors import InvalidRequest, ScriptFailed, ScriptRefused, missing_extra
 from toolcrib.names import nearest
 from toolcrib.sandbox.calls import Pauses, Schemas, Tools
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
@@ -63,8 +64,18 @@ EngineFactory = Callable[[], AbstractAsyncContextManager[ScriptEngine]]
 
 
 def sandbox_factories(limits: Limits | None, options: SandboxOptions | None) -> dict[str, EngineFactory]:
-    """A factory for each language's sandbox, which is imported on first use."""
-    return {name: partial(_make_sandbox, language.engine, limits, options) for name, language in LANGUAGES.items()}
+    """A factory for the sandbox of each language whose library is installed; it is imported on first use."""
+    return {
+        name: partial(_make_sandbox, language.engine, limits, options)
+        for name, language in LANGUAGES.items()
+        if find_spec(language.library) is not None
+    }
+
+
+NO_ENGINE: Final = (
+    "no script engine is installed, so the surface progressive has no execute. Run: pip install 'toolcrib[lua]'"
+)
+"""A warning for operators."""
 
 
 def _make_sandbox(
@@ -119,9 +130,12 @@ class EnginePool:
         task.add_done_callback(self._background.discard)
 
     def language(self, name: str) -> ScriptLanguage:
-        """The language of that name. Raises `InvalidRequest` if there is no engine for it."""
+        """The language of that name. Raises `InvalidRequest`, and `MissingExtra` if its engine is not installed."""
         if name in self._factories:
             return LANGUAGES[name]
+        if name in LANGUAGES:
+            library = LANGUAGES[name].library
+            raise missing_extra(library, f"toolcrib[{name}]", needed_by=f"A script in {LANGUAGES[name].title}")
         raise InvalidRequest(
             f"There is no script language {name[:_MAX_NAME_CHARS]!r}.",
             hint=f"Use one of: {', '.join(self.languages)}.",

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from toolcrib.checks import checked
 from toolcrib.ranges import Count, Seconds
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptOptions:
     """How scripts run. Their limits are `toolcrib.sandbox.Limits`."""

@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from toolcrib.checks import checked
 from toolcrib.errors import (
     InvalidTool,
     MissingExtra,
@@ -116,6 +117,7 @@ class _StoredTool:
         return self.script.language, self.script.source
 
 
+@checked(methods=("add", "remove", "load"))
 class StoredScripts(Provider):
     """A provider of scripts. Its methods may be called from any thread."""
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolcrib.checks import checked
 from toolcrib.names import fold, similarities
 from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
 from toolcrib.search.index import Bools, Index, IndexView, SegmentView
@@ -31,6 +32,7 @@ Marks = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 
 
+@checked(shallow=True)
 def search(
     index: Index,
     request: SearchRequest,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from toolcrib.checks import checked
 from toolcrib.schema import signature
 from toolcrib.search.analysis import Floats, Ints, ToolAnalyzer, Vocabulary, WordOccurrences, count_words, field_norms
 from toolcrib.search.embedding import unknown_rows
@@ -340,6 +341,7 @@ class IndexView:
         return lambda word: any(part.begins_name(word) for part in self.parts)
 
 
+@checked(shallow=True, methods=("build",))
 class Index:
     """Searchable tools. A position is an index into `tools`; a mask has one byte per position.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, product
 
+from toolcrib.checks import checked
 from toolcrib.search.text import STOP_WORDS, TOKEN, split_identifier, stem
 
 SynonymPair = tuple[str, str]
@@ -38,6 +39,7 @@ _SILENT_E_PLURAL = re.compile("[^sxzhoi]es")
 """The end of a plural whose singular certainly ends in e."""
 
 
+@checked(methods=("with_pairs", "synonym_stems", "related", "domains_of", "all_synonym_stems"))
 @dataclass(frozen=True, slots=True)
 class Lexicon:
     """Pairs of synonyms, and the words of each domain. All forms of a word count as that word."""
@@ -69,7 +71,7 @@ class Lexicon:
         """The smaller lexicon of the `points` scorer: sciences, files, networks, data, texts, pictures and sound."""
         return _reference_lexicon()
 
-    def with_pairs(self, pairs: Iterable[tuple[str, Iterable[str]]]) -> "Lexicon":
+    def with_pairs(self, pairs: Iterable[tuple[str, str | Iterable[str]]]) -> "Lexicon":
         """Return a lexicon with more pairs: each word with its synonyms.
 
         A phrase counts as its single words, without stop words.

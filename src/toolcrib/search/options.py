@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
-from toolcrib.ranges import Count
+from toolcrib.checks import checked
+from toolcrib.ranges import Count, Natural, Share
 from toolcrib.search.lexicon import Lexicon
 
 Scorer = Literal["hybrid", "tiers", "bm25", "points"]
@@ -33,6 +34,7 @@ FIELD_NAMES = ("name", "namespace", "title", "description", "keywords", "tags", 
 """The names of the fields in `Reason.field`."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldOptions:
     """The weight of a field in BM25F.
@@ -61,6 +63,7 @@ _DEFAULT_FIELDS = (
 )
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalWeights:
     """The weight of each signal in a tool's `raw` score; see `toolcrib.search.signals`.
@@ -91,6 +94,7 @@ class SignalWeights:
     """For past requests. Source: `bench/retrieval`, with half the requests of each development set as the past."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """The parameters of the logistic function that turns `raw` into a score, the probability that a hit is right.
@@ -112,6 +116,7 @@ class Calibration:
     """Coefficient of how far the `raw` of a hit is below the best one."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiersOptions:
     """The value of each kind of match in the `tiers` ranking, 0 to 1.
@@ -140,14 +145,15 @@ class TiersOptions:
     value of a one-word name as it is (`0.7 (1 - x) >= f (1 - x / 2)` for all x below 0.4 needs f <= 0.525)."""
     likeness: float = 0.6
     """Only a similarity above this counts."""
-    fuzzy_chars: int = 4
+    fuzzy_chars: Natural = 4
     """Letters a word needs to be compared with single words of a name. Our choice: shorter ones are often similar."""
     every_word: float = 0.9
     """Factor of the mean if each of several words matches."""
-    max_words: int = 32
+    max_words: Count = 32
     """Words of a query that are used. Our choice, to bound the work."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bm25Options:
     """The weights and constants of the `bm25` ranking. A weight of 0 leaves a field out."""
@@ -164,16 +170,17 @@ class Bm25Options:
     """How quickly repetitions of a word stop adding. Source: Robertson and Zaragoza, 2009."""
     b: float = 0.75
     """How strongly the length of a field is normalized, 0 to 1. Source: the same."""
-    max_docs: int = 0
+    max_docs: Natural = 0
     """Search only so many tools, in the order of ids; 0 searches all. Source: its `MaxDocs`."""
-    max_text: int = 0
+    max_text: Natural = 0
     """Read only so many characters of a description; 0 reads all. Source: its `MaxDocTextLen`."""
     half: float = 5.0
     """The raw score whose public score is 0.5. Our choice: about that of one rare word in a name."""
-    max_words: int = 256
+    max_words: Count = 256
     """Words of a query that are used, as in the default ranking."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointsOptions:
     """The points of the `points` ranking, the same in every stage.
@@ -194,7 +201,7 @@ class PointsOptions:
     whole_name: float = 10.0
     """For a query that is a spelling of the whole name. Our choice, so that a tool called by its name comes before
     tools that share words with it."""
-    prefix_chars: int = 3
+    prefix_chars: Natural = 3
     """Letters a prefix needs. Our choice: shorter ones begin too many words."""
     mismatch: float = 0.5
     """Factor for a tool of an entirely different domain."""
@@ -206,12 +213,12 @@ class PointsOptions:
     fuzzy_description_least: float = 0.6
     slip_above: float = 0.74
     """Above this similarity an unknown word is a misspelt word of a name. Our choice: one edit in four letters."""
-    slip_chars: int = 4
+    slip_chars: Natural = 4
     """Letters such a word needs. Our choice."""
     fallback: bool = True
     """Whether to show popular tools when nothing matches."""
     fallback_points: float = 0.1
-    fallback_count: int = 10
+    fallback_count: Natural = 10
     """How many popular tools: the most used, then those with the shortest names. Source: its default limit."""
     min_score: float = 0.0
     """A tool needs more points than this."""
@@ -219,10 +226,11 @@ class PointsOptions:
     """The raw score whose public score is 0.5: one word of the name. Our choice."""
     lexicon: Lexicon = field(default_factory=Lexicon.points)
     """The synonyms and domains to use."""
-    max_words: int = 64
+    max_words: Count = 64
     """Words of a query that are used. Our choice, to bound the work."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerOptions:
     """The options of the three rankings known from other systems."""
@@ -235,6 +243,7 @@ class ScorerOptions:
 DEFAULT_SCORERS = ScorerOptions()
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastOptions:
     """How much of past requests is remembered."""
@@ -247,6 +256,7 @@ class PastOptions:
     """Tenants; the one that searched least recently is forgotten first."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
     """The options of a search.
@@ -258,13 +268,13 @@ class SearchOptions:
     scorer: Scorer = "hybrid"
     fallback: Literal["", "popular"] = ""
     """What to show when nothing fits: nothing, or popular tools (most used, shortest names), labelled as such."""
-    default_limit: int = 10
+    default_limit: Count = 10
     """Hits per query if the request sets no limit."""
-    short_limit: int = 5
+    short_limit: Count = 5
     """The same if the best hit has a score below `short_below`."""
-    max_limit: int = 100
+    max_limit: Count = 100
     """The most hits per query; larger limits are lowered to it."""
-    max_queries: int = 16
+    max_queries: Count = 16
     """Queries of one request that are answered; the note mentions the rest."""
     k1: float = 1.2
     """How quickly repetitions of a word stop adding. Source: Robertson and Zaragoza, 2009."""
@@ -272,9 +282,9 @@ class SearchOptions:
     """One per `Field`, in its order."""
     semantic_share: float = 1.3
     """The weight of a cosine of 1 relative to the best lexical score. Results hardly change between 0.7 and 1.7."""
-    preselected: int = 128
+    preselected: Count = 128
     """Tools whose cosine is computed exactly; of the others it is estimated from their sketch."""
-    candidates: int = 32
+    candidates: Count = 32
     """Tools that reach the second stage, at least as many as the limit. With 100 the results are the same."""
     spelling_weights: tuple[float, float] = (0.8, 0.5)
     """The weight of a corrected word with one edit, and with two."""
@@ -297,11 +307,11 @@ class SearchOptions:
     requests that no tool fits get an answer without a mark as without an embedder."""
     same_need: float = 1.0
     """What a tool loses for each better one for the same clause, if a query has several; at most four count."""
-    nothing_below: float = 0.02
+    nothing_below: Share = 0.02
     """Below this score of the best hit nothing is shown. The threshold is low and loses less than one right answer in
     a hundred, of indirect requests too: a hit marked as weak is easily ignored, but a withheld tool cannot be used."""
-    short_below: float = 0.07
+    short_below: Share = 0.07
     """Below this score of the best hit the list is short."""
-    weak_below: float = 0.45
+    weak_below: Share = 0.45
     """A hit with a score below this is marked as weak. Of everyday requests that no tool fits, 15 % get a hit without
     the mark; a lower threshold would mark fewer right hits. A marked hit is shown all the same."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
 from toolcrib.search.index import Bools, IndexView, SegmentView, idf
 from toolcrib.search.inflection import request_language, stop_words
@@ -130,6 +131,7 @@ class _ToolPast:
     """Past requests with each word; the one used least recently comes first."""
 
 
+@checked
 class PastRequests:
     """The past requests of one tenant: for each tool, how many there were, and their words.
 

@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from toolcrib.checks import checked
 from toolcrib.containment import contained
 from toolcrib.errors import ExecutionFailed, InvalidRequest, NotAuthenticated, NotFound, NotStarted, ToolcribError
 from toolcrib.providers.adapters import adapt
@@ -350,6 +351,7 @@ def _matches(value: str, allowed: frozenset[str]) -> bool:
     return bool(colon) and port.isdigit() and f"{base}:*" in allowed
 
 
+@checked
 class RequestProviders:
     """ASGI middleware: adds providers whose tools exist for this request only, beside those of other middleware.
 
@@ -377,6 +379,7 @@ class RequestProviders:
         await _ProviderInjector(self._app, partial(self._resolve, Request(scope)), self._key)(scope, receive, send)
 
 
+@checked
 class CallerProviders:
     """ASGI middleware: the same for providers that depend on the caller, with `resolve` called after authentication.
 

@@ -17,6 +17,7 @@ from mcp.server.auth.provider import AccessToken, principal_components
 from starlette.routing import BaseRoute
 from starlette.types import Scope
 
+from toolcrib.checks import checked
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.types import Authenticator, AuthenticatorWithRoutes, Caller
@@ -28,6 +29,7 @@ _SCHEME: Final = "bearer "
 _HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
 
 
+@checked(methods=("replace",))
 class StaticTokens:
     """Authenticator for a fixed set of bearer tokens. Look-up time does not depend on the secrets."""
 

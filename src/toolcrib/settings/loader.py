@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from toolcrib.checks import checked
 from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.names import check_name
@@ -32,6 +33,7 @@ EXAMPLE: Final = (
 _TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
 
 
+@checked
 def load_settings(
     path: Path | str | None = None,
     *,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolcrib.checks import checked
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.ranges import Count
 from toolcrib.sandbox.limits import Limits, SandboxOptions
@@ -16,6 +17,7 @@ from toolcrib.types import Policy
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
     """The functions of this process."""
@@ -27,6 +29,7 @@ class LocalOptions:
     """
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryOptions:
     """What can be measured from outside."""
@@ -37,6 +40,7 @@ class TelemetryOptions:
     """Whether `toolcrib serve` sends spans to the endpoint that the variables of OpenTelemetry name."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set, each part in its own package's terms."""

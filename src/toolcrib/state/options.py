@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Final, Protocol
 
+from toolcrib.checks import checked
 from toolcrib.ranges import whole_from
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import StateStore
@@ -18,6 +19,7 @@ DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 _FILE: Final = "state.sqlite"
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOptions:
     """Where state is kept."""

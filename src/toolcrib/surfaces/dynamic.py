@@ -9,14 +9,12 @@ from typing import Any, Final
 from toolcrib.discovery.envelope import Envelope, to_envelope
 from toolcrib.discovery.guards import Guard, GuardOptions
 from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage
-from toolcrib.discovery.results import describe_match
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.startup import missing_note
 from toolcrib.providers.content import json_text
 from toolcrib.schema.compact import compact
-from toolcrib.search.options import PointsOptions
 from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, CallerView, MetaToolHandler, listed_meta_tool
 from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import ReplyRenderer, text_result
@@ -115,8 +113,7 @@ class GatewayPort:
 
     def _entry(self, hit: Hit, level: Level) -> dict[str, Any]:
         entry = _short_entry(hit.tool, _SEARCH_CHARS[level >= Level.REQUIRED])
-        reasons = describe_match(hit, self._gateway.options.search.scorer, 1.0, {}, PointsOptions())
-        entry |= {"score": round(hit.score, 3), "match_reasons": reasons}
+        entry |= {"score": round(hit.score, 3)}
         details = self._replies.hits.call_details(hit.tool, level)
         details.pop("example", None)  # it has the form that `execute_tool` takes
         if "input_schema" in details:

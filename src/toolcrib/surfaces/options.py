@@ -3,13 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from toolcrib.checks import checked
 from toolcrib.discovery.guards import GuardOptions
+from toolcrib.ranges import Count, Natural
 from toolcrib.tokens import ESTIMATE
 
 SURFACES: Final = ("search", "dynamic", "progressive", "direct")
 """The names of all surfaces; `surfaces.builtin` makes them."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceOptions:
     """Which meta-tools and tools agents see, and what lists and replies may cost."""
@@ -34,11 +37,11 @@ class SurfaceOptions:
     """Instructions for clients, before those that toolcrib adds."""
     prefix: bool = True
     """Whether public names include the namespace. Without it, two tools with the same name prevent the start."""
-    digest_tokens: int = 400
+    digest_tokens: Natural = 400
     """Budget of the digest of servers, in estimated tokens."""
-    list_page_bytes: int = 512 * 1024
+    list_page_bytes: Count = 512 * 1024
     """The size of a `tools/list` page, in bytes of JSON."""
-    reply_tokens: int = 800
+    reply_tokens: Natural = 800
     """Budget of the text of a search reply, in tokens; 0 means no limit."""
     structured_replies: bool = True
     """Whether a search reply is structured content as well as text; one to a request with `detail` or `budget` is."""

@@ -1,5 +1,6 @@
 """The surface `progressive`: browse servers, their tools and one tool, then run a script over all of them."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -8,12 +9,15 @@ from toolcrib.discovery.arguments import as_object, merge_arguments
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.schema import Schema
+from toolcrib.scripting.engines import NO_ENGINE
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, CallerView, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.types import Context, Object, Tool, ToolResult
+
+logger = logging.getLogger(__name__)
 
 LIST_SERVERS: Final = "list-servers"
 LIST_TOOLS: Final = "list-server-tools"
@@ -57,6 +61,14 @@ Tips:
 - Inspect sparingly: only if the details do not show what a response looks like.
 - Combine: one script that calls several tools and returns only what you need is better than many calls."""
 
+INSTRUCTIONS_WITHOUT_SCRIPTS: Final = f"""\
+This server provides the tools of several MCP servers. Explore them step by step, then call the ones that you need.
+
+1. {LIST_SERVERS}: the servers, and their identifiers.
+2. {LIST_TOOLS}: the tools of a server, one line each.
+3. {DETAILS}: how to call a tool, before you call it for the first time.
+4. {INSPECT}: calls a tool."""
+
 
 class ProgressiveSurface:
     """Five meta-tools, or six: agents start without any tools, and look up what they need."""
@@ -72,6 +84,9 @@ class ProgressiveSurface:
         self._scripts = scripts or make_script_runner(gateway)
         self._languages = [one for one in self._scripts.languages if one in LANGUAGES]
         self._tools = progressive_tools(self._scripts.languages, summary=options.summary)
+        if not self._scripts.languages:
+            logger.warning("%s", NO_ENGINE)
+            self.introduction = INSTRUCTIONS_WITHOUT_SCRIPTS
         self._schemas = {tool.name: Schema(tool.input_schema, tool.name) for tool in self._tools}
         steps: Mapping[str, Callable[[Context, dict[str, Any]], Awaitable[ToolResult]]] = {
             LIST_SERVERS: self._list_servers,
@@ -189,7 +204,7 @@ def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool,
                 "description": "Run the tool even if it may change something (default false).",
             },
         ),
-        _execute(languages),
+        *([_execute(languages)] if languages else []),
     ]
     return (*tools, _SUMMARY) if summary else tuple(tools)
 

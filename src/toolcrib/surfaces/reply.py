@@ -125,6 +125,9 @@ class ReplyRenderer:
         return {"reply": count, "full": max(count, full), "counter": self._counter.label, "of": "text"}
 
 
+_MAX_WORDS: Final = 12
+"""Words without a match that a reply names."""
+_MAX_WORD_CHARS: Final = 40
 _LONGEST_NOTE: Final = "100 unlikely tools are left out; max_results shows more. Search for a name to see its schema."
 
 
@@ -147,7 +150,7 @@ def _levels_note(hits: Sequence[Hit], levels: Sequence[Level | None]) -> str:
 def _structured(reply: SearchReply, entries: list[dict[str, Any]], note: str, most: int) -> dict[str, Any]:
     structured: dict[str, Any] = {
         "hits": entries,
-        "unmatched": list(reply.unmatched),
+        "unmatched": _shown_words(reply.unmatched),
         "servers": [server_entry(status) for status in reply.servers[:most]],
         "note": note,
     }
@@ -158,6 +161,16 @@ def _structured(reply: SearchReply, entries: list[dict[str, Any]], note: str, mo
     if reply.cursor:
         structured["cursor"] = reply.cursor
     return structured
+
+
+def _shown_words(words: Sequence[str]) -> list[str]:
+    """The first words of a query, each cut: a reply does not repeat a long query.
+
+    >>> _shown_words(["blarg", "z" * 20_000])
+    ['blarg', 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz…']
+    """
+    shown = [word if len(word) <= _MAX_WORD_CHARS else f"{word[: _MAX_WORD_CHARS - 1]}…" for word in words[:_MAX_WORDS]]
+    return [*shown, f"and {len(words) - _MAX_WORDS} more"] if len(words) > _MAX_WORDS else shown
 
 
 def server_entry(status: ServerStatus) -> dict[str, Any]:
@@ -179,7 +192,7 @@ def reply_note(reply: SearchReply) -> str:
     if reply.nearest:
         lines.append("Nearest names: " + ", ".join(reply.nearest))
     if reply.unmatched:
-        lines.append("Words that match nothing: " + ", ".join(reply.unmatched))
+        lines.append("Words that match nothing: " + ", ".join(_shown_words(reply.unmatched)))
     known = [status for status in reply.servers if not status.is_missing]  # the note counts the others
     lines.extend(f"Server {status.name} {describe_state(status)}" for status in known)
     if reply.cursor:

@@ -56,8 +56,9 @@ MAX_CONCURRENT: Final = 8
 
 _MAX_ECHO: Final = 40
 """Characters of an invalid value that an error repeats."""
-_MAX_SUGGESTIONS: Final = 10
+_MAX_SUGGESTIONS: Final = 5
 _DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
+_LIMIT_NAMES: Final = frozenset({"limit", "top_k", "k"})
 _FLAGS: Final = {"true": True, "false": False}
 
 _SEARCH_TEXT: Final = (
@@ -78,7 +79,7 @@ SEARCH_SCHEMA: Final[Object] = {
     "type": "object",
     "properties": {
         "query": {"type": "string", "description": "What the tool should do. Empty: list all tools."},
-        "max_results": {"type": "integer", "description": "1 to 100 (default 10)."},
+        "max_results": {"type": "integer", "description": "1 to 100 (default 10; of a list, 100)."},
         "namespace": {"type": "string", "description": "Only this server."},
         "tags": {"type": "array", "items": {"type": "string"}, "description": "Only tools with all of these."},
         "read_only": {"type": "boolean", "description": "Only tools that change nothing."},
@@ -230,8 +231,15 @@ def _check_names(what: str, wanted: Collection[str], known: Collection[str], arg
             raise InvalidRequest(
                 f"There is no {what} {name[:_MAX_ECHO]!r}.",
                 hint=f"Leave {argument} out to search all.",
-                suggestions=nearest(name, known) or sorted(known)[:_MAX_SUGGESTIONS],
+                suggestions=nearest(name, known) or _containing(name, known),
             )
+
+
+def _containing(name: str, known: Collection[str]) -> list[str]:
+    """The names that contain this one, the shortest first."""
+    part = name.strip().casefold()
+    found = sorted((one for one in known if part and part in one.casefold()), key=lambda one: (len(one), one))
+    return found[:_MAX_SUGGESTIONS]
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
@@ -246,7 +254,7 @@ def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchReques
     >>> parse_search({"query": "send mail", "tags": "work"}, budget=800, group=False).filters.tags
     frozenset({'work'})
     """
-    _check_keys(arguments)
+    arguments = _known_arguments(arguments)
     cursor = arguments.get("cursor")
     grouped = _parse_flag(arguments, "group")
     return SearchRequest(
@@ -293,16 +301,28 @@ def parse_execute(arguments: Object, meta_tool: str = EXECUTE) -> tuple[str, Any
     return name.strip(), None, loose
 
 
-def _check_keys(arguments: Mapping[str, Any]) -> None:
-    # Do not ignore unknown keys: a query under another name would list every tool.
+def _known_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments without unknown ones, which are errors only where there is no query.
+
+    A query under another name would list every tool; beside a query, what a model adds from another search tool is
+    harmless. Its usual names of a limit are read.
+
+    >>> _known_arguments({"query": "send mail", "limit": 3, "fuzzy": True})
+    {'query': 'send mail', 'max_results': 3}
+    """
     known = SEARCH_SCHEMA["properties"]
-    for key in arguments:
-        if key not in known:
-            raise InvalidRequest(
-                f"{SEARCH} has no parameter {key[:_MAX_ECHO]!r}.",
-                hint=f"Valid: {', '.join(known)}.",
-                suggestions=nearest(key, known),
-            )
+    given = dict(arguments)
+    for alias in _LIMIT_NAMES.intersection(given):
+        given.setdefault("max_results", given[alias])
+    unknown = [key for key in arguments if key not in known]
+    if unknown and not arguments.get("query"):
+        named = unknown[0]
+        raise InvalidRequest(
+            f"{SEARCH} has no parameter {named[:_MAX_ECHO]!r}.",
+            hint=f"Valid: {', '.join(known)}.",
+            suggestions=nearest(named, known),
+        )
+    return {key: value for key, value in given.items() if key in known}
 
 
 def _parse_queries(query: Any) -> tuple[str, ...]:

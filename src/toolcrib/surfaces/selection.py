@@ -21,6 +21,8 @@ tenth, and how often the right tool comes with its schema by three hundredths.
 """
 _LEAST_ADDED: Final = 10
 """Tokens that any level adds to a name, at least."""
+_NAME_TOKENS: Final = 15
+"""Tokens of a hit of which a reply shows the name and the score."""
 _LIKELY_FACTOR: Final = 4
 """A hit is likely if the best one is at most so many times as likely."""
 _MAX_SCORE: Final = 0.99
@@ -98,6 +100,15 @@ def likely_places(hits: Sequence[Hit]) -> set[int]:
     for hit, own in zip(hits, odds, strict=True):
         best[hit.query] = max(own, best.get(hit.query, 0.0))
     return {place for place, hit in enumerate(hits) if 0 < best[hit.query] <= _LIKELY_FACTOR * odds[place]}
+
+
+def is_worth_naming(share: float) -> bool:
+    """Whether a hit with this share is worth the tokens of a usual name.
+
+    >>> is_worth_naming(0.1), is_worth_naming(0.005)
+    (True, False)
+    """
+    return share * WORTH[Level.NAME] * ROUND_TRIP_TOKENS >= _NAME_TOKENS
 
 
 def useful_levels(top: Level, share: float, *, economical: bool) -> list[Level]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from toolcrib.checks import checked
 from toolcrib.errors import BackendNotFound, ExecutionFailed, InvalidRequest, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.result_shapes import shape_of
@@ -56,6 +57,7 @@ class ServerPage:
     """What its tools are about; only where it says nothing about itself."""
 
 
+@checked(methods=("list_server_tools", "get_tool_details", "inspect_tool_response", "summary"))
 class ToolDiscoveryService:
     """Browse servers, their tools, one tool, and one response. Each step returns text and structured content.
 

@@ -3,13 +3,15 @@
 Imports nothing heavy, so that settings can be read without an MCP client.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
-from typing import Final, Literal, get_args
+from pathlib import Path
+from typing import Literal
 
+from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
+from toolcrib.ranges import Count, Delay, Natural
 from toolcrib.upstream.overrides import ToolOverride
 
 TransportName = Literal["stdio", "http", "sse", "memory", "custom"]
@@ -20,67 +22,7 @@ SessionMode = Literal["shared", "client"]
 """Whether all clients share one connection to a server, or each client's session has its own."""
 
 
-def _is_texts(value: object) -> bool:
-    return value is None or (isinstance(value, tuple) and all(isinstance(one, str) for one in value))
-
-
-def _is_text_map(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-
-
-def _is_optional(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or is_valid(value)
-
-
-_LISTS: Final = ("args", "allowed_tools", "denied_tools")
-
-
-def _is_overrides(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and isinstance(one, ToolOverride) for name, one in value.items()
-    )
-
-
-_FIELD_RULES: Final[tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...]] = (
-    (("name", "command", "url", "problem"), lambda value: isinstance(value, str), "a text"),
-    (("namespace",), _is_optional(lambda value: isinstance(value, str)), "a text"),
-    (("args", "denied_tools"), lambda value: value is not None and _is_texts(value), "a list of texts"),
-    (("allowed_tools",), _is_texts, "a list of texts, or None"),
-    (("env",), _is_text_map, 'a mapping of texts, such as {"API_KEY": "..."}'),
-    (("headers",), _is_text_map, 'a mapping of texts, such as {"Authorization": "Bearer ..."}'),
-    (("overrides",), _is_overrides, 'a mapping of ToolOverride, such as {"create": ToolOverride(name="open")}'),
-    (("cwd",), _is_optional(lambda value: isinstance(value, PurePath)), "a pathlib.Path, or None"),
-    (("transport",), lambda value: value in get_args(TransportName), f"one of {', '.join(get_args(TransportName))}"),
-    (("protocol",), lambda value: value in get_args(ProtocolName), f"one of {', '.join(get_args(ProtocolName))}"),
-    (
-        ("sessions",),
-        _is_optional(lambda value: value in get_args(SessionMode)),
-        f"one of {', '.join(get_args(SessionMode))}, or None",
-    ),
-    (
-        ("start_timeout_s", "list_timeout_s", "call_timeout_s", "find_timeout_s"),
-        _is_seconds,
-        "a number of seconds, not below 0",
-    ),
-    (("retry_interval_s",), _is_optional(_is_seconds), "a number of seconds, or None"),
-    (
-        ("max_message_bytes", "max_result_bytes", "max_result_nodes", "max_result_blocks"),
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
-        "a whole number above 0",
-    ),
-    (
-        ("retries",),
-        _is_optional(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0),
-        "a whole number, not below 0, or None",
-    ),
-)
-"""What the fields of `ServerOptions` must be."""
-
-
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """Options of one remote server. Fields that may hold secrets are left out of `repr`."""
@@ -115,16 +57,16 @@ class ServerOptions:
     """Whether to offer its prompts."""
     resources: bool = True
     """Whether to offer its resources and resource templates."""
-    start_timeout_s: float = 60.0
+    start_timeout_s: Delay = 60.0
     """For the handshake."""
-    list_timeout_s: float = 30.0
+    list_timeout_s: Delay = 30.0
     """For the whole tool list, all pages."""
-    call_timeout_s: float = 60.0
-    find_timeout_s: float = 3.0
+    call_timeout_s: Delay = 60.0
+    find_timeout_s: Delay = 3.0
     """For its own search, if `delegate_search` is set."""
-    retries: int | None = None
+    retries: Natural | None = None
     """Failed attempts in a row, after the first, before giving up. None means never give up."""
-    retry_interval_s: float | None = None
+    retry_interval_s: Delay | None = None
     """Upper bound of the first pause between two attempts, above 0; None means the fleet's `backoff_first_s`."""
     protocol: ProtocolName = "auto"
     """The protocol version to speak. With `auto`, a server that knows both eras serves each client in its own."""
@@ -145,24 +87,17 @@ class ServerOptions:
     """The gateway must not start without it."""
     problem: str = ""
     """Why it cannot be started at all, such as a missing variable. The server is then `failed` and never tried."""
-    max_message_bytes: int = 64 * 1024 * 1024
+    max_message_bytes: Count = 64 * 1024 * 1024
     """The largest page of a list accepted from it."""
-    max_result_bytes: int = 10 * 1024 * 1024
+    max_result_bytes: Count = 10 * 1024 * 1024
     """The largest other message, such as the result of a call."""
-    max_result_nodes: int = 200_000
+    max_result_nodes: Count = 200_000
     """Values and keys in the JSON of such a message; ten times as many in a page of a list."""
-    max_result_blocks: int = 10_000
+    max_result_blocks: Count = 10_000
     """Content blocks of one result."""
 
     def __post_init__(self) -> None:
-        """Infer the transport of a url. Raises `InvalidRequest` for a value of the wrong type, without showing it."""
-        for name in _LISTS:
-            if isinstance(value := getattr(self, name), list):
-                object.__setattr__(self, name, tuple(value))
-        for names, is_valid, expected in _FIELD_RULES:
-            for name in names:
-                if not is_valid(getattr(self, name)):
-                    raise InvalidRequest(f'The server "{self.name}": {name} must be {expected}.')
+        """Infer the transport of a url. Raises `InvalidRequest` if there is a command as well."""
         if self.transport == "stdio" and self.url and self.target is None:
             if self.command:
                 raise InvalidRequest(
@@ -180,6 +115,7 @@ class ServerOptions:
         return allowed and not any(fnmatchcase(tool, pattern) for pattern in self.denied_tools)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
     """Options that apply to every server of a fleet. Times are in seconds."""
@@ -190,44 +126,44 @@ class FleetOptions:
     """When servers are started: all at once, or each one at the first call of its tools, if they are known from an
     earlier run.
     """
-    probe_timeout_s: float = 3.0
+    probe_timeout_s: Delay = 3.0
     """How long to wait for `server/discover` before treating the server as an older one."""
-    connect_wait_s: float = 5.0
+    connect_wait_s: Delay = 5.0
     """How long a call waits for a server that is connecting for the first time, or again after a loss. A server whose
     tools are known from an earlier run is waited for until its first start has ended.
     """
-    resend_s: float = 3.0
+    resend_s: Delay = 3.0
     """How long to retry calls that could not be sent to a server that has just gone away: it may be restarting."""
-    backoff_first_s: float = 1.0
+    backoff_first_s: Delay = 1.0
     """Minimum time between attempts, except after a long good connection."""
-    backoff_max_s: float = 25.0
-    stable_s: float = 10.0
+    backoff_max_s: Delay = 25.0
+    stable_s: Delay = 10.0
     """A connection that lasted this long resets the back-off."""
-    debounce_s: float = 0.2
+    debounce_s: Delay = 0.2
     """List-changed notifications within this time cause one refresh."""
-    refresh_gap_s: float = 1.0
+    refresh_gap_s: Delay = 1.0
     """Between two refreshes of one list. Doubled whenever nothing had changed, up to `backoff_max_s`; for prompts and
     resources, doubled whenever a change follows soon after the last, so that a list that keeps changing is read
     rarely.
     """
-    listen_retry_s: float = 5.0
+    listen_retry_s: Delay = 5.0
     """Before a broken subscription to changes is made again."""
-    http_connect_timeout_s: float = 10.0
-    http_notice_timeout_s: float = 5.0
+    http_connect_timeout_s: Delay = 10.0
+    http_notice_timeout_s: Delay = 5.0
     """For a server to accept a notification; messages after it wait."""
-    exit_grace_s: float = 0.5
+    exit_grace_s: Delay = 0.5
     """For a child process to exit by itself after its input is closed."""
-    term_grace_s: float = 0.5
+    term_grace_s: Delay = 0.5
     """For a child process to exit after SIGTERM, before SIGKILL."""
-    max_sessions: int = 32
+    max_sessions: Count = 32
     """Maximum number of connections to one server that belong to single sessions; the one unused longest is closed."""
-    session_idle_s: float = 600.0
+    session_idle_s: Delay = 600.0
     """Until the connection of a session is closed that it does not use. The server then forgets the session's state."""
-    drain_s: float = 10.0
+    drain_s: Delay = 10.0
     """How long running calls of a server may take that is removed or whose settings changed, before it is stopped."""
-    stop_timeout_s: float = 3.0
+    stop_timeout_s: Delay = 3.0
     """To shut down one server, or the whole fleet."""
-    max_pages: int = 1000
+    max_pages: Count = 1000
     """Maximum number of pages read of one list."""
-    max_tools: int = 100_000
+    max_tools: Count = 100_000
     """Maximum number of tools accepted from one server."""

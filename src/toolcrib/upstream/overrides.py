@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from toolcrib.checks import checked
 from toolcrib.errors import InvalidName, InvalidRequest
 from toolcrib.names import check_name
 from toolcrib.types import Object, Rejected, Tool, Visibility
@@ -19,6 +20,7 @@ UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda _: "UNSET"})()
 """The value of an argument that an override does not set; None is a value."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentOverride:
     """How one argument of a tool differs from the server's own."""
@@ -42,6 +44,7 @@ class ArgumentOverride:
         return self.hidden or self.fixed is not UNSET
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOverride:
     """How a tool differs from the server's own."""
