@@ -291,9 +291,14 @@ def _term_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> Te
     return found
 
 
+_UNKNOWN_TERM = KnownTerm((), (), (), "")
+
+
 def _known_term(view: IndexView, expansions: tuple[TermExpansion, ...]) -> KnownTerm:
+    if not expansions:
+        return _UNKNOWN_TERM
     read_as = ""
-    if expansions and expansions[0].how != "exact":
+    if expansions[0].how != "exact":
         synonym = expansions[0].how == "synonym"
         read_as = _most_common_word(view, max(expansions, key=_by_frequency) if synonym else expansions[0])
     by_coverage = sorted(expansions, key=_by_coverage)
