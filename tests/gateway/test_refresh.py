@@ -215,3 +215,19 @@ async def test_a_provider_that_says_how_long_its_list_is_valid_is_not_asked_for_
             with pytest.raises(ToolNotFound):
                 await app.call("muffin")
             assert provider.lists == 1
+
+
+async def test_the_thread_that_builds_an_index_leaves_nothing_for_the_first_search_to_compute() -> None:
+    provider = FakeProvider(tools())
+    source = FakeSource(provider)
+    with anyio.fail_after(10):
+        async with running(source, options=NEVER) as gateway:
+            provider.tools.append(NEW)
+            source.changed()
+            await gateway.refresher.wait_current()
+            segments = gateway.refresher.snapshot.index.segments
+            known = [{*segment.memo, *vars(segment)} for segment in segments]
+            await gateway.search(ME, request("qwxzv zzqy"))
+            await gateway.search(ME, request("watr the plants"))
+    assert len(segments) == 2
+    assert [{*segment.memo, *vars(segment)} for segment in segments] == known

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from toolcrib.search.engine import listing, search
+from toolcrib.search.engine import listing, prepare, search
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
@@ -512,3 +512,15 @@ def test_among_thousands_of_namesakes_those_whose_other_words_match_come_first()
     assert ids(ask("create_issue in s2977", index=index))[0] == "s2977:create_issue"
     assert ids(ask("create issue tracker 1234", index=index))[0] == "s1234:create_issue"
     assert all(id_.endswith("create_issue") for id_ in ids(ask("createIssue", index=index, limit=100)))
+
+
+def test_nothing_is_left_to_compute_from_a_prepared_index_for_the_first_searches() -> None:
+    index = Index.build(TOOLS)
+    prepare(index)
+    segment = index.segments[0]
+    known = {*segment.memo, *vars(segment)}
+    for query in ("create isue", "wo sind die dateien in meinem ordner", "zzqy qqxv", "create_issue"):
+        ask(query, index=index)
+    ask("issue", index=index, filters=Filters(tags=frozenset({"tracker"})))
+    assert {*segment.memo, *vars(segment)} == known
+    assert "nearest names" in known

@@ -20,7 +20,9 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import ProviderTools, Snapshot, empty_snapshot, same_tools
 from toolcrib.gateway.view import MAX_EMBEDDED_REQUEST_TOOLS
 from toolcrib.search.embedding import tool_text
+from toolcrib.search.engine import prepare
 from toolcrib.search.features import SemanticModel, default_semantic_model
+from toolcrib.search.index import Index
 from toolcrib.search.vectors import Embedder, default_table
 from toolcrib.types import ServerStatus, Tool
 
@@ -159,12 +161,18 @@ class IndexMaintenance:
         """Replace the index by one with a single segment. Views and their versions stay the same."""
         before = self._get()
         try:
-            merged = await anyio.to_thread.run_sync(before.index.merged, abandon_on_cancel=True)
+            merged = await anyio.to_thread.run_sync(_merged, before.index, abandon_on_cancel=True)
         except Exception:
             logger.exception("the index could not be merged; it stays as it is")
         else:
             self._put(before if merged is before.index else replace(before, index=merged))
         scope.cancel()
+
+
+def _merged(index: Index) -> Index:
+    merged = index.merged()
+    prepare(merged)
+    return merged
 
 
 class SnapshotBuilder:
@@ -204,7 +212,9 @@ class SnapshotBuilder:
         self, tools: tuple[ProviderTools, ...], before: Snapshot, maintenance: IndexMaintenance, *, same: bool
     ) -> Snapshot:
         embedded = maintenance.with_vectors(before)
-        return embedded if same else Snapshot.build(tools, embedded, options=self._options.search)
+        snapshot = embedded if same else Snapshot.build(tools, embedded, options=self._options.search)
+        prepare(snapshot.index)
+        return snapshot
 
     def _commit(self, tools: tuple[ProviderTools, ...], snapshot: Snapshot, version: int) -> None:
         # Without `run`, several event loops may build at once.

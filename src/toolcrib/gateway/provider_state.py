@@ -315,7 +315,13 @@ def failure_reason(error: Exception, timeout_s: float) -> str:
 def status_of_state(state: ProviderState) -> ServerStatus:
     """Return the status of a provider that reports none itself."""
     last = state.last
-    spaces = {tool.namespace for tool in last.tools if not invalid_field(tool)}
+    spaces: set[str] = set()
+    for tool in last.tools:  # a few checks, however many tools there are
+        namespace: Any = tool.namespace  # of any type in an invalid tool
+        if isinstance(namespace, str) and namespace not in spaces and not invalid_field(tool):
+            spaces.add(namespace)
+        if len(spaces) > 1:
+            break
     trouble = ServerState.DEGRADED if last.tools else ServerState.FAILED
     return ServerStatus(
         name=state.backend.name,

@@ -299,6 +299,9 @@ FIELD_COUNT = len(Field)
 
 _MAX_COUNT = 0xFFFF
 
+_SPANS = 8_192
+"""Fields of tools whose words are counted at once: all at once would take several times the memory of the index."""
+
 
 @dataclass(frozen=True, slots=True)
 class WordOccurrences:
@@ -333,19 +336,28 @@ class WordOccurrences:
 
 def count_words(analysis: ToolAnalyzer, vocabulary: Vocabulary) -> WordOccurrences:
     """Count the words of analyzed tools."""
-    words = np.array(analysis.numbers, dtype=np.int64)
-    lengths = np.array(analysis.lengths, dtype=np.int64)
-    places = np.array(analysis.positions, dtype=np.int64) * FIELD_COUNT + np.array(analysis.fields, dtype=np.int64)
-    keys, counts = np.unique((np.repeat(places, lengths) << 32) | words, return_counts=True)
-    found = (keys & 0xFFFFFFFF).astype(np.int32)
-    places = keys >> 32
+    size = len(analysis.lengths)
+    ends = np.array(analysis.lengths, dtype=np.int64).cumsum()
+    keys, counts = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for start in range(0, size, _SPANS):  # in ascending order, like the positions
+        stop = min(size, start + _SPANS)
+        positions = np.array(analysis.positions[start:stop], dtype=np.int64)
+        fields = np.array(analysis.fields[start:stop], dtype=np.int64)
+        lengths = np.array(analysis.lengths[start:stop], dtype=np.int64)
+        words = np.array(analysis.numbers[ends[start] - lengths[0] : ends[stop - 1]], dtype=np.int64)
+        found = np.unique((np.repeat(positions * FIELD_COUNT + fields, lengths) << 32) | words, return_counts=True)
+        keys.append(found[0])
+        counts.append(found[1])
+    places = np.concatenate(keys)
+    numbers = (places & 0xFFFFFFFF).astype(np.int32)
+    places >>= 32
     stems = np.array(vocabulary.word_stems, dtype=np.int32)
     return _sort_occurrences(
-        stems[found],
+        stems[numbers],
         (places // FIELD_COUNT).astype(np.int32),
         (places % FIELD_COUNT).astype(np.uint8),
-        found,
-        np.minimum(counts, _MAX_COUNT).astype(np.uint16),
+        numbers,
+        np.minimum(np.concatenate(counts), _MAX_COUNT).astype(np.uint16),
     )
 
 

@@ -14,7 +14,7 @@ from toolcrib.checks import checked
 from toolcrib.names import fold, similarities
 from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
 from toolcrib.search.index import Bools, Index, IndexView, SegmentView
-from toolcrib.search.lexical import match_terms
+from toolcrib.search.lexical import match_terms, prepare_segment
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Field, Scorer, SearchOptions
 from toolcrib.search.past import PastRequests
@@ -71,6 +71,20 @@ def search(
         nearest=tuple(dict.fromkeys(id_ for answer in answers for id_ in answer.nearest)),
         note=_search_note(answers if complete else (), queries, len(request.queries) - len(queries)),
     )
+
+
+def prepare(index: Index) -> None:
+    """Compute what the first searches would otherwise compute and cache, some milliseconds for a thousand tools.
+
+    A gateway calls it in the thread that built the index, so that no search keeps the event loop waiting.
+    """
+    for part in index.view().parts:
+        segment = part.segment
+        segment.first_words  # noqa: B018 - cached on first use
+        segment.facets  # noqa: B018 - likewise
+        prepare_segment(segment, index.model.table)
+        _folded_names(part, part.visible)
+        _name_words(part, part.visible)
 
 
 def request_texts(

@@ -33,6 +33,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 Halves = npt.NDArray[np.float16]
+Places = npt.NDArray[np.intp]
 
 _NAME_SHARE = 0.7
 """The weight of the name in the topic vector. Source: tuned in the prototype."""
@@ -44,6 +45,9 @@ _VERB_WORDS = 3
 """The verb of a name is among so many first words."""
 
 SIMHASH_BITS = 128
+
+_SLICE = 1024
+"""Tools whose vectors are computed at once: as floats they take several times the memory of the index."""
 
 WORD_SLOTS = MAX_NAME_WORDS + MAX_SENTENCE_WORDS
 
@@ -167,21 +171,19 @@ def tool_features(
 
     `english` has an English word for each word of the vocabulary.
     """
-    body, name = analysis.body, analysis.name
-    sums = _vector_sums(body, name, vectors)
-    whole, own = _unit_vectors(sums[:, 0]), _unit_vectors(sums[:, 1])
+    name = analysis.name
+    meaning, topic = _tool_vectors(analysis.body, name, vectors)
     hashes = np.array([stem_key(stem) for stem in vocabulary.stems], dtype=np.uint64)
     stems = np.array(vocabulary.word_stems, dtype=np.intp)
     keys, positions = _word_pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
-    rows = quantize(whole)
     slots = np.concatenate(
         [_padded_rows(name, MAX_NAME_WORDS), _padded_rows(analysis.sentence, MAX_SENTENCE_WORDS)], axis=1
     )
     return ToolFeatures(
-        meaning=rows,
-        topic=quantize(_unit_vectors(whole + np.float32(_NAME_SHARE) * own)),
+        meaning=meaning,
+        topic=topic,
         embedded=EmbeddedTools.of(embedded),
-        sketch=simhash(rows),
+        sketch=simhash(meaning),
         slots=slots,
         shares=_word_shares(slots, weights),
         literals=_kinds_by_tool(analysis.parameters, english, PARAMETER_KINDS).astype(np.uint16)
@@ -202,7 +204,12 @@ def simhash(rows: QuantizedRows) -> Keys:
 
     The projections add and subtract integers, so they are exact. Source: Charikar, STOC 2002.
     """
-    return _pack_signs(rows.values.astype(np.float32) @ _projection(rows.values.shape[1]) > 0)
+    projection = _projection(rows.values.shape[1])
+    found = np.empty((SIMHASH_BITS // 64, len(rows)), dtype=np.uint64)
+    for start in range(0, len(rows), _SLICE):
+        some = rows.values[start : start + _SLICE].astype(np.float32)
+        found[:, start : start + _SLICE] = _pack_signs(some @ projection > 0)
+    return found
 
 
 def query_simhash(vectors: QueryVectors) -> Keys:
@@ -232,18 +239,34 @@ def _unit_vectors(vectors: Floats) -> Floats:
     return scaled
 
 
-def _vector_sums(body: WordStream, name: WordStream, vectors: Floats) -> Floats:
+def _tool_vectors(body: WordStream, name: WordStream, vectors: Floats) -> tuple[QuantizedRows, QuantizedRows]:
+    """The `meaning` and the `topic` of each tool."""
+    size = len(body.lengths)
+    meaning, topic = unknown_rows(size, vectors.shape[1]), unknown_rows(size, vectors.shape[1])
+    numbers = np.frombuffer(body.numbers, dtype=np.int32) if len(body.numbers) else np.zeros(0, dtype=np.int32)
+    lengths, own_lengths = np.array(body.lengths, dtype=np.intp), np.array(name.lengths, dtype=np.intp)
+    ends = lengths.cumsum()
+    for start in range(0, size, _SLICE):
+        some = slice(start, start + _SLICE)
+        words = numbers[ends[start] - lengths[start] : ends[some][-1]]
+        sums = _vector_sums(words, lengths[some], own_lengths[some], vectors)
+        whole, own = _unit_vectors(sums[:, 0]), _unit_vectors(sums[:, 1])
+        at = np.arange(start, start + len(sums), dtype=np.int32)
+        meaning.put(at, quantize(whole))
+        topic.put(at, quantize(_unit_vectors(whole + np.float32(_NAME_SHARE) * own)))
+    return meaning, topic
+
+
+def _vector_sums(numbers: Ints, lengths: Places, own_lengths: Places, vectors: Floats) -> Floats:
     """Add up the vectors of all words of each tool, and of the words of its name: float32[tools, 2, components].
 
-    The body begins with the words of the name. One small matrix product per tool is several times as fast as sums over
-    slices.
+    numbers: the words of all tools, those of the name first; lengths, own_lengths: how many each tool and name has.
+    One small matrix product per tool is several times as fast as sums over slices.
     """
-    numbers = np.array(body.numbers, dtype=np.intp)
-    lengths = np.array(body.lengths, dtype=np.intp)
     ends = lengths.cumsum()
     place = np.arange(len(numbers)) - np.repeat(ends - lengths, lengths)
     counts = np.ones((2, len(numbers)), dtype=np.float32)
-    counts[1][place >= np.repeat(np.array(name.lengths, dtype=np.intp), lengths)] = 0
+    counts[1][place >= np.repeat(own_lengths, lengths)] = 0
     sums = np.zeros((len(lengths), 2, vectors.shape[1]), dtype=np.float32)
     start = 0
     for row, end in zip(sums, ends.tolist(), strict=True):

@@ -453,6 +453,13 @@ def _translated_words(segment: Segment, table: WordPieceTable) -> Mapping[str, S
     return known
 
 
+def prepare_segment(segment: Segment, table: WordPieceTable) -> None:
+    """Compute what queries with foreign, inflected or misspelt words need, which takes long in a large segment."""
+    _translated_words(segment, table)
+    _sorted_words(segment)
+    _spelling_index(segment)
+
+
 def _weighted_expansions(
     view: IndexView, weights: Mapping[str, float], how: str, rarity: float
 ) -> tuple[TermExpansion, ...]:
