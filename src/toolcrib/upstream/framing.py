@@ -117,8 +117,8 @@ class LineSplitter:
         """Keep only the ends of the line if it breaks the bounds."""
         problem = bounds.problem(self._meter.size, self._meter.nodes)
         if problem:
-            self._lost = _cut(b"".join(self._parts), problem)
-            self._parts = []
+            head, tail = _first_bytes(self._parts), _last_bytes(self._parts)
+            self._lost, self._parts = OversizedLine(head, tail, problem), []
 
     def _finish(self, part: bytes) -> bytes | OversizedLine:
         if not self._parts and self._lost is None:
@@ -195,8 +195,23 @@ def _is_list_changed(message: bytes | OversizedLine) -> bool:
     return _LIST_CHANGED in message and b'"id"' not in message
 
 
-def _cut(line: bytes, problem: str) -> OversizedLine:
-    return OversizedLine(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], problem)
+def _first_bytes(parts: list[bytes]) -> bytes:
+    """The beginning of a line, without joining its parts, which may take longer than reading them."""
+    found = b""
+    for part in parts:
+        found += part[: _KEPT_BYTES - len(found)]
+        if len(found) == _KEPT_BYTES:
+            break
+    return found
+
+
+def _last_bytes(parts: list[bytes]) -> bytes:
+    found = b""
+    for part in reversed(parts):
+        found = part[-_KEPT_BYTES:] + found
+        if len(found) >= _KEPT_BYTES:
+            break
+    return found[-_KEPT_BYTES:]
 
 
 def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[list[JSONRPCMessage]]:
