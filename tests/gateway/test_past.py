@@ -204,6 +204,20 @@ async def test_two_processes_add_to_one_past(tmp_path: Path) -> None:
             assert await words(gateway) == {SHIFTS: {"tonight": 2, "pag": 1, "wak": 1}}
 
 
+async def test_saving_keeps_what_searches_computed_unless_the_store_has_more() -> None:
+    recorder = PastRecorder(PastOptions(), MemoryStore(), sessions=10)
+    await recorder.searched(ANN, ["wake tonight"], ())
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            await group.start(recorder.run)
+            await recorder.called(ANN, SHIFTS)
+            before = await recorder.of(ANN)
+            group.cancel_scope.cancel()
+    assert before is not None
+    assert before.tools() == {SHIFTS: {"tonight": 1, "wak": 1}}
+    assert await recorder.of(ANN) is before
+
+
 async def test_what_another_process_forgot_is_forgotten_here_too() -> None:
     now = 100.0
 

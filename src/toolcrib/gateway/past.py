@@ -130,6 +130,11 @@ class _Tenant:
     unsaved: _Records = field(default_factory=list)
     saving: bool = False
 
+    def replace(self, past: PastRequests) -> None:
+        """Use what the store has; the same object stays if nothing differs, with what searches computed from it."""
+        if past != self.past:
+            self.past = past
+
 
 class PastRecorder:
     """Records the requests of sessions, and gives each tenant its past. Does nothing without options."""
@@ -243,7 +248,7 @@ class PastRecorder:
         known = self._tenants.setdefault(key, _Tenant(PastRequests(self._options), -1.0))
         # Requests that were recorded meanwhile may be missing in what was read.
         if past is not None and known.loaded < begun and not known.unsaved and not known.saving:
-            known.past = past
+            known.replace(past)
         known.loaded = self._clock()
         idle = (one for one, tenant in self._tenants.items() if one != key and not tenant.unsaved and not tenant.saving)
         if self._options is not None and len(self._tenants) > self._options.tenants:
@@ -270,7 +275,8 @@ class PastRecorder:
             return
         self._failing = False
         if not tenant.unsaved:
-            tenant.past, tenant.loaded = merged, self._clock()
+            tenant.replace(merged)
+            tenant.loaded = self._clock()
 
     def _warn(self, what: str, error: StateUnavailable) -> None:
         if not self._failing:

@@ -162,6 +162,13 @@ class PastRequests:
         """How many tools have a past."""
         return len(self._tools)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same requests."""
+        return self._tools == other._tools if isinstance(other, PastRequests) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._tools))
+
     def tools(self) -> Mapping[str, Mapping[str, int]]:
         """The words of each tool by id, with the number of requests that had them; the most frequent word first."""
         return {
