@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def looked_at(_: dict[str, Any]) -> Any:
     return Property()
 
 
+def _answered(answer: Any, _: dict[str, Any]) -> Any:
+    return answer
+
+
 def _catching(box: Box) -> str:
     if box.language is LUA:
         return "local ok, said = x.f{}:try()\nreturn said"
@@ -77,6 +82,40 @@ async def test_a_tool_that_fails_oddly_is_an_error_that_the_script_can_catch(
     with anyio.fail_after(10):
         result = await box.run(_catching(box), {"x": {"f": tool}})
     assert result.value == said
+
+
+async def test_an_answer_that_is_too_large_is_refused_before_it_is_encoded_whole(box: Box) -> None:
+    for parts, most in [
+        ([["x" * 1000] * 1000] * 5, f"{Limits().response_bytes} bytes"),
+        ([[1] * 1000] * 201, f"{Limits().nodes} values"),
+    ]:
+        answer: Any = [Property(), parts]
+        with anyio.fail_after(30):
+            result = await box.run(_catching(box), {"x": {"f": partial(_answered, answer)}})
+        assert result.value == f"x.f: its answer is larger than {most}"
+
+
+async def test_other_tasks_get_turns_while_large_answers_are_encoded(box: Box) -> None:
+    turns, answer = 0, {"rows": [{"name": "x" * 90, "at": n} for n in range(20_000)]}
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def large(_: dict[str, Any]) -> Any:
+        nonlocal turns
+        turns = 0
+        return answer
+
+    source = "return #x.f{}:await().rows" if box.language is LUA else "len((await x.f())['rows'])"
+    counting = asyncio.create_task(count())
+    with anyio.fail_after(30):
+        result = await box.run(source, {"x": {"f": large}})
+    counting.cancel()
+    assert result.value == len(answer["rows"])
+    assert turns >= 40_000 // frames._VALUES_PER_TURN
 
 
 async def test_a_string_that_contains_nan_is_allowed(box: Box) -> None:

@@ -45,6 +45,11 @@ _MAX_LEVELS: Final = 200
 _MAX_KEY: Final = 40
 """Characters of a key in an error message."""
 _ENCODING_ERRORS = (TypeError, ValueError, RecursionError, PydanticSerializationError)
+_PARSED_CHARS: Final = 65_536
+"""A text of so many characters is parsed for scripts, however many values it has."""
+_MAX_PARSED_CHARS: Final = 16_000_000
+_MAX_PARSED_VALUES: Final = 200_000
+"""A text of more characters or values stays a text for scripts."""
 _CONTAINERS: Final = (dict, list)
 _BYTES_TYPES = (bytes, bytearray, memoryview)
 _USABLE_VALUES = "Return text, numbers, lists, dicts, dataclasses or pydantic models."
@@ -463,6 +468,8 @@ def copy_json(value: Any) -> Any:
 def script_value(result: ToolResult) -> JSON:
     """What a script gets: the structured content, else what a single text says as JSON, else the text, else all of it.
 
+    A text of many megabytes or hundreds of thousands of values stays a text: parsing it would keep others waiting.
+
     Raises `ExecutionFailed` for a result that is an error, and for one that asks for more before it can finish.
 
     >>> text = {"type": "text", "text": '{"sum": 8}'}
@@ -480,7 +487,14 @@ def script_value(result: ToolResult) -> JSON:
     if len(result.content) > 1 or not isinstance(only, str):
         whole: dict[str, Any] = {"content": [dict(block) for block in result.content]}
         return {**whole, "_meta": dict(result.meta)} if result.meta else whole
+    if len(only) > _PARSED_CHARS and (len(only) > _MAX_PARSED_CHARS or _values_at_least(only) > _MAX_PARSED_VALUES):
+        return only
     try:
         return from_json(only, allow_inf_nan=False)
     except ValueError:
         return only
+
+
+def _values_at_least(text: str) -> int:
+    """A lower bound on the values in a JSON text, if no string contains a comma or a bracket."""
+    return max(text.count(","), text.count("[") + text.count("{"))

@@ -23,9 +23,10 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from math import isinf
 from typing import Any, Final, TypeVar
 
@@ -65,6 +66,14 @@ _SMALL_FRAME: Final = 4 * KIB
 
 _PARSE_INLINE: Final = 64 * KIB
 """Longer JSON is parsed in a thread, so that the event loop stays free."""
+
+
+_VALUES_PER_TURN: Final = 10_000
+"""After so many values of a tool's answer other tasks get a turn."""
+
+
+_LARGE_ANSWER: Final = 64 * KIB
+"""Larger answers are sent one at a time."""
 
 
 _MAX_JSON_EXPANSION: Final = 6
@@ -145,6 +154,45 @@ def dumps(value: JSON) -> bytes:
     if (b"NaN" in text or b"Infinity" in text) and text != pydantic_core.to_json(value, inf_nan_mode="null"):
         raise ValueError("JSON has no NaN and no infinity")
     return text
+
+
+class AnswerTooLarge(Exception):
+    """A tool's answer is larger than a script may get; the message says than what."""
+
+
+async def measure_answer(value: JSON, *, most: int, values: int) -> None:
+    """Raise `AnswerTooLarge` for more than that many bytes, without escapes, or values; look at none beyond them.
+
+    Other tasks get a turn meanwhile.
+    """
+    size, count, seen = 0, 1, 0
+    left: list[Iterator[JSON]] = [iter((value,))]
+    while left:
+        for item in left[-1]:
+            seen += 1
+            size += len(item) + 3 if isinstance(item, str) else 2
+            if size > most:
+                raise AnswerTooLarge(f"{most} bytes")
+            if isinstance(item, dict | list | tuple):
+                count += len(item)
+                if count > values:
+                    raise AnswerTooLarge(f"{values} values")
+                left.append(chain(item, item.values()) if isinstance(item, dict) else iter(item))
+                break
+        else:
+            left.pop()
+        if seen > _VALUES_PER_TURN:
+            seen = 0
+            await asyncio.sleep(0)
+
+
+async def _is_small(value: JSON) -> bool:
+    """Whether the value is encoded at once, beside those of other calls."""
+    try:
+        await measure_answer(value, most=_LARGE_ANSWER, values=_VALUES_PER_TURN)
+    except AnswerTooLarge:
+        return False
+    return True
 
 
 def _min_values(text: bytes) -> int:
@@ -268,6 +316,7 @@ class Conversation:
         self._sent = 0
         self._sleep_count = 0
         self._answers: deque[int] = deque()
+        self._sending = asyncio.Lock()
         self._value: JSON = None
         self._has_value = False
         self._warnings: list[str] = []
@@ -400,15 +449,35 @@ class Conversation:
             raise ProtocolError("too many bytes of arguments at once")
 
     async def _answer(self, number: int, server: str, tool: str, arguments: dict[str, Any]) -> None:
+        limits = self._limits
         try:
-            body = dumps(await self._calls.call(server, tool, arguments))
-            ok = len(body) <= self._limits.response_bytes
-            if not ok:
-                body = f"its answer is larger than {self._limits.response_bytes} bytes".encode()
+            value = await self._calls.call(server, tool, arguments)
+            if not await _is_small(value):
+                async with self._sending:
+                    await measure_answer(value, most=limits.response_bytes, values=limits.nodes)
+                    self._reply(number, ok=True, body=self._encode(value))
+                    self._last_activity = time.monotonic()
+                    await self._worker.writer.drain()
+                return
+            ok, body = True, self._encode(value)
         except CallFailed as error:
             ok, body = False, self._truncate(str(error))
+        except AnswerTooLarge as error:
+            ok, body = False, f"its answer is larger than {error}".encode()
+        except ConnectionError:
+            return
         except Exception:  # noqa: BLE001 - the value is the tool's, and reading it may raise anything
             ok, body = False, b"its answer cannot be represented in JSON"
+        self._reply(number, ok=ok, body=body)
+
+    def _encode(self, value: JSON) -> bytes:
+        """The answer as JSON, escapes included. Raises `AnswerTooLarge`, and as `dumps` does."""
+        body = dumps(value)
+        if len(body) > self._limits.response_bytes:
+            raise AnswerTooLarge(f"{self._limits.response_bytes} bytes")
+        return body
+
+    def _reply(self, number: int, *, ok: bool, body: bytes) -> None:
         self._pending.pop(number)
         self._send(encode_frame(ANSWER_HEADER.pack(number, ok) + body))
 

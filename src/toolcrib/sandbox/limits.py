@@ -41,7 +41,7 @@ class Limits:
     depth: Count = 64
     """Nesting of a result or of arguments."""
     nodes: Count = 200_000
-    """Number of values in a result or in arguments."""
+    """Number of values in a result, in arguments, or in a tool's response."""
     response_bytes: Count = 4 * MIB
     """Size of one tool's response, as JSON; a larger one is an error of that call."""
     frame_bytes: Count = 4 * MIB
