@@ -464,7 +464,8 @@ _PYTHON_MISTAKES: Final = (
         _LOOKS_LIKE_JAVASCRIPT,
     ),
     Mistake(
-        re.compile(r"^TypeError: .*'coroutine'"), "A tool's answer comes with await: r = await server.tool(name=value)."
+        re.compile(r"^TypeError: .*'coroutine'|^script:\d+: .*`CoroutineType\["),
+        "A tool's answer comes with await: r = await server.tool(name=value).",
     ),
     Mistake(_python_check("positional argument"), "Pass arguments by name: server.tool(name=value)."),
     Mistake(

@@ -311,7 +311,10 @@ class MontyScript:
     def _fail_with(self, error: Any, kind: str, *, stage: str = "run") -> None:
         frames = error.traceback() if hasattr(error, "traceback") else []
         line = int(frames[-1].line) if frames else None
-        self._fail(kind, str(error), line=line, traceback=self._trace(error), stage=stage)
+        message = str(error)
+        if kind == "cpu":
+            message = f"the script computed for more than {self._job['limits']['soft_cpu_s']} seconds of processor time"
+        self._fail(kind, message, line=line, traceback=self._trace(error), stage=stage)
 
     def _fail(
         self, kind: str, message: str, *, line: int | None = None, traceback: str = "", stage: str = "run"
