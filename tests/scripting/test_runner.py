@@ -407,6 +407,26 @@ async def test_a_dry_run_lists_the_calls_and_makes_none(language: str) -> None:
     assert provider.calls == []
 
 
+@pytest.mark.parametrize(
+    ("source", "head", "found"),
+    [
+        ("return calc.add{ a = 1, b = x }:await()", "The script can be run.", ""),
+        ("local f = calc\nreturn f.add{ a = 1 }", "The script can be run.", ""),
+        ("return calc.ad{ a = 1, b = 2 }", "The script calls tools that do not exist.", "there is no such tool"),
+        ("return calk.add{ a = 1, b = 2 }", "The script calls tools that do not exist.", "line 1: calk:add"),
+        ("return add{ a = 1, b = 2 }", "The script calls tools that do not exist.", "add is not defined"),
+        ("\nreturn calc.add{ a = 'x', b = 2 }", "arguments that do not fit", 'line 2: calc:add ("a" must be number'),
+        ("calc.add({ a = f, c = {} })", "arguments that do not fit", '"b" is required'),
+        ("calc.add{}", "arguments that do not fit", '"a" is required'),
+    ],
+)
+async def test_a_lua_dry_run_checks_names_and_literal_arguments(source: str, head: str, found: str) -> None:
+    async with scripts() as run:
+        checked = await run.check(ME, f"local x, f = 1, 2\n{source}" if "calc\n" not in source else source)
+    assert head in said(checked)
+    assert found.replace("line 2", "line 3").replace("line 1", "line 2") in said(checked)
+
+
 async def test_a_dry_run_reports_a_syntax_error() -> None:
     async with scripts() as run:
         done = await run.check(ME, "return return")

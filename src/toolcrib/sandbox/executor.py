@@ -18,7 +18,7 @@ from toolcrib.sandbox.conversation import Conversation, ProtocolError, WorkerLos
 from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, find_calls, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.process import Worker, WorkerKind, spawn_worker
-from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult, script_error
+from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult, SeenCall, script_error
 
 _MAX_ATTEMPTS: Final = 3
 """Workers that may be lost before one takes the job."""
@@ -358,7 +358,17 @@ def worker_limits(limits: Limits) -> dict[str, Any]:
 
 
 def calls_in(source: str, tools: Tools, language: ScriptLanguage) -> CheckResult:
-    """The calls found in a script, with a warning for each tool that does not exist."""
-    calls = find_calls(source, language, script_names(tools, language))
-    unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
-    return CheckResult(calls=calls, warnings=tuple(unknown))
+    """The calls found in a script, with warnings; see `check_result`."""
+    return check_result(find_calls(source, language, script_names(tools, language)))
+
+
+def check_result(calls: tuple[SeenCall, ...]) -> CheckResult:
+    """The calls, with a warning for each tool that does not exist, and for arguments that cannot fit."""
+    warnings = []
+    for call in calls:
+        if not call.known:
+            missing = f"{call.server} has no tool {call.tool!r}" if call.server else f"{call.tool} is not defined"
+            warnings.append(f"Line {call.line}: {missing}.")
+        elif call.problem:
+            warnings.append(f"Line {call.line}: {call.server}.{call.tool}: {call.problem}")
+    return CheckResult(calls=calls, warnings=tuple(warnings))

@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 import anyio
+import anyio.to_thread
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
 from toolcrib.sandbox.calls import Pauses, Schemas, Tools
 from toolcrib.sandbox.executor import (
     ScriptExecutor,
-    calls_in,
+    check_result,
     check_source,
     process_limits,
     server_entries,
@@ -21,6 +22,7 @@ from toolcrib.sandbox.executor import (
 )
 from toolcrib.sandbox.languages import LUA, ScriptLanguage, ServerNames, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
+from toolcrib.sandbox.lua_check import check_calls
 from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.sandbox.worker import seccomp
@@ -82,11 +84,12 @@ class LuaSandbox:
     ) -> CheckResult:
         """Check that a script parses, and find the calls in it. No tool is called.
 
-        `schemas` are ignored: Lua has no types before it runs. Raises `ScriptNotRun` with the line of a syntax error.
+        With `schemas`, arguments that are written as literals are checked. Raises `ScriptNotRun` with the line of a
+        syntax error.
         """
-        del schemas
         await self._run(source, tools, limits or self.limits, {}, None, None, check=True)
-        return calls_in(source, tools, LUA)
+        names = script_names(tools, LUA)
+        return check_result(await anyio.to_thread.run_sync(check_calls, source, names, schemas or {}))
 
     async def _run(
         self,

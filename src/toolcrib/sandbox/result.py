@@ -66,6 +66,8 @@ class SeenCall:
     line: int
     known: bool
     """Whether that server has that tool."""
+    problem: str = ""
+    """Why its arguments cannot fit the tool's schema, as far as the source shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

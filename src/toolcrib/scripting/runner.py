@@ -357,15 +357,26 @@ def _listing(names: Sequence[str]) -> str:
 
 def _checked(found: CheckResult, run: ScriptRun) -> ToolResult:
     """The calls found in a script that was not run."""
-    calls = [
-        {"name": run.tool_id(call.server, call.tool), "line": call.line, "known": call.known} for call in found.calls
+    calls: list[dict[str, Any]] = [
+        {
+            "name": run.tool_id(call.server, call.tool) if call.server else call.tool,
+            "line": call.line,
+            "known": call.known,
+            **({"problem": call.problem} if call.problem else {}),
+        }
+        for call in found.calls
     ]
-    unknown = [call["name"] for call in calls if not call["known"]]
-    head = "The script calls tools that do not exist." if unknown else "The script can be run."
+    head = "The script can be run."
+    if not all(call["known"] for call in calls):
+        head = "The script calls tools that do not exist."
+    elif any("problem" in call for call in calls):
+        head = "The script calls tools with arguments that do not fit."
     head += " Nothing was called."
     head += " Calls found in it:" if calls else " No calls were found in it."
     lines = [
-        f"- line {call['line']}: {call['name']}{'' if call['known'] else ' (there is no such tool)'}" for call in calls
+        f"- line {call['line']}: {call['name']}{'' if call['known'] else ' (there is no such tool)'}"
+        f"{' (' + call['problem'] + ')' if 'problem' in call else ''}"
+        for call in calls
     ]
     warnings = [*found.warnings, *run.notes]
     text = "\n".join([head, *lines, *(f"Note: {warning}" for warning in warnings)])
