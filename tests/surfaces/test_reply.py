@@ -2,6 +2,8 @@
 
 import json
 import threading
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -257,3 +259,20 @@ async def test_forms_that_are_not_cached_are_computed_in_a_thread_and_others_at_
         await renderer.run(hits, work, economical=True)
     await renderer.run(hits, work, economical=False)
     assert threads == [False, True, False]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("economical", [True, False])
+async def test_tools_of_one_name_never_share_a_rendered_form(*, economical: bool) -> None:
+    renderer = ReplyRenderer(counter(ESTIMATE))
+    definitions = ("Show commits.", "Write a log.", "Show commits.")
+    hits = [
+        replace(one, tool=replace(one.tool, description=text))
+        for one, text in zip([hit()] * 3, definitions, strict=True)
+    ]
+    for budget in (2000, None):
+        for one in (*hits, *reversed(hits)):
+            reply, request = SearchReply(hits=(one,)), SearchRequest(queries=("q",), budget=budget)
+            work = partial(renderer.render, reply, request, economical=economical)
+            (entry,) = entries(await renderer.run(reply.hits, work, economical=economical))
+            assert entry["description"] == one.tool.description
