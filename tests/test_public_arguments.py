@@ -40,7 +40,7 @@ from toolcrib import (
 )
 from toolcrib.discovery import BaseDynamicToolProvider, Guard, MetaTools, Session, ToolSearchEngine
 from toolcrib.fields import String
-from toolcrib.options import GatewayOptions, SearchOptions, SurfaceOptions, Token
+from toolcrib.options import Bm25Options, GatewayOptions, ScorerOptions, SearchOptions, SurfaceOptions, Token
 from toolcrib.providers import wrappers
 from toolcrib.ranges import Constraint
 from toolcrib.registry import BackendConfig, Registry, ToolProcessor, ToolRegistry
@@ -386,3 +386,12 @@ def test_lists_are_as_good_as_tuples_and_sets() -> None:
     given_lists: Any = (["search", "direct"], ["a", "b"])
     assert SurfaceOptions(surfaces=given_lists[0]).surfaces == ("search", "direct")
     assert Caller(id="me", scopes=given_lists[1]).scopes == frozenset({"a", "b"})
+
+
+def test_options_that_the_scorer_would_ignore_are_refused() -> None:
+    with pytest.raises(ToolcribError, match=r"SearchOptions: k1 is a constant of the scorer hybrid, not of bm25"):
+        SearchOptions(scorer="bm25", k1=2.0)
+    with pytest.raises(ToolcribError, match="fields must be 9 FieldOptions"):
+        SearchOptions(fields=())
+    chosen = SearchOptions(scorer="bm25", scorers=ScorerOptions(bm25=Bm25Options(k1=2.0)))
+    assert chosen.scorers.bm25.k1 == 2.0

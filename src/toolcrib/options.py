@@ -8,7 +8,14 @@ from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
-from toolcrib.search.options import PastOptions, SearchOptions
+from toolcrib.search.options import (
+    Bm25Options,
+    PastOptions,
+    PointsOptions,
+    ScorerOptions,
+    SearchOptions,
+    TiersOptions,
+)
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import LocalOptions, TelemetryOptions
 from toolcrib.state.options import StateOptions
@@ -18,6 +25,7 @@ from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
 
 __all__ = [
     "ArgumentOverride",
+    "Bm25Options",
     "BreakerOptions",
     "CacheOptions",
     "CallOptions",
@@ -28,9 +36,11 @@ __all__ = [
     "Limits",
     "LocalOptions",
     "PastOptions",
+    "PointsOptions",
     "RateOptions",
     "RetryOptions",
     "SandboxOptions",
+    "ScorerOptions",
     "ScriptOptions",
     "SearchOptions",
     "ServerOptions",
@@ -38,6 +48,7 @@ __all__ = [
     "StateOptions",
     "SurfaceOptions",
     "TelemetryOptions",
+    "TiersOptions",
     "Token",
     "ToolOverride",
 ]

@@ -466,7 +466,8 @@ async def test_typed_arguments_do_not_make_the_checker_refuse_a_good_call() -> N
 
 
 async def test_gateway_errors_propagate() -> None:
-    async with scripts(levels=0) as run:
+    async with scripts(levels=1) as run:
+        object.__setattr__(run.options, "levels", 0)
         with pytest.raises(ExecutionFailed):
             await run.run(ME, "return 1")
 

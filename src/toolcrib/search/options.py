@@ -315,3 +315,10 @@ class SearchOptions:
     weak_below: Share = 0.45
     """A hit with a score below this is marked as weak. Of everyday requests that no tool fits, 15 % get a hit without
     the mark; a lower threshold would mark fewer right hits. A marked hit is shown all the same."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the chosen ranking would ignore."""
+        if self.scorer != "hybrid" and self.k1 != type(self).__dataclass_fields__["k1"].default:
+            raise ValueError(f"k1 is a constant of the scorer hybrid, not of {self.scorer}; see scorers")
+        if len(self.fields) != len(Field):
+            raise ValueError(f"fields must be {len(Field)} FieldOptions, one for each Field, not {len(self.fields)}")
