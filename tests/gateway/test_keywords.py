@@ -255,7 +255,7 @@ async def test_a_hook_that_cannot_be_loaded_prevents_the_start(name: str) -> Non
 
 
 def test_a_hook_must_be_a_function() -> None:
-    with pytest.raises(InvalidRequest, match="describe is of type str"):
+    with pytest.raises(InvalidRequest, match="describe must be a function or None, not str"):
         App(describe="my_words:describe")  # type: ignore[arg-type]  # what someone may try
 
 
