@@ -203,7 +203,14 @@ async def run_gateway(hostile: str, events: str, healthy: str) -> None:
     pulse, stop = Pulse(), asyncio.Event()
     async with App(Settings(servers=servers, surfaces=SurfaceOptions(surfaces=("search", "progressive")))) as app:
         await app.settled()
-        serving = asyncio.create_task(app.serve_http("127.0.0.1", 0, started=lambda url: print(url, flush=True)))
+        bound = asyncio.Event()
+
+        def started(url: str) -> None:
+            print(url, flush=True)
+            bound.set()
+
+        serving = asyncio.create_task(app.serve_http("127.0.0.1", 0, started=started))
+        await bound.wait()  # `toolcrib serve` has loaded all of the server too when it freezes its memory
         beating = asyncio.create_task(pulse.run())
         freezing = asyncio.create_task(_freeze_memory(app))
         lines = asyncio.StreamReader()

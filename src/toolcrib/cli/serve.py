@@ -25,8 +25,9 @@ logger = logging.getLogger("toolcrib.serve")
 
 _MAX_PORT = 65535
 _ENDS = (signal.SIGTERM, signal.SIGINT)
-_GC_THRESHOLD = 20_000
-"""New objects between two garbage collections; a call makes some hundred."""
+_GC_THRESHOLDS = (5_000, 5)
+"""New objects between two garbage collections, of which a call makes some hundred, and collections before one of the
+next generation. With more, each pauses all calls for longer: a session of an older client has a thousand objects."""
 _LOG_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SHUTDOWN_MARGIN_S = 0.7
 """Time to shut down in addition to that of running calls, in seconds."""
@@ -160,7 +161,7 @@ async def _stop_on_signal(
 
 async def _freeze_memory(app: App) -> None:
     """Exclude permanent objects from garbage collection, which otherwise pauses all calls for 100 ms."""
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         await app.settled()
     except NotStarted:  # stopped in the meantime
