@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.sandbox.conftest import Servers
 
-from toolcrib.errors import NotStarted, ScriptFailed, ScriptLimit, ScriptRefused, ToolcribError
+from toolcrib.errors import InvalidRequest, NotStarted, ScriptFailed, ScriptLimit, ScriptRefused, ToolcribError
 from toolcrib.sandbox import CallTrace, Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, ScriptResult
 from toolcrib.sandbox.calls import Tools
 from toolcrib.sandbox.languages import LUA
@@ -289,5 +289,5 @@ async def test_scripts_wait_for_their_turn_and_then_give_up(tools: Tools, server
 def test_limits_must_be_above_zero() -> None:
     fields: Iterable[str] = Limits.__slots__
     for name in fields:
-        with pytest.raises(ValueError, match=name):
+        with pytest.raises(InvalidRequest, match=name):
             Limits(**{name: 0})

@@ -194,7 +194,7 @@ def test_the_time_to_read_a_frame_grows_with_its_length_only(text: bytes) -> Non
     start = time.perf_counter()
     with contextlib.suppress(frames.ProtocolError):
         frames.loads(text, nodes=200_000)
-    assert time.perf_counter() - start < 2, "it takes a few milliseconds"
+    assert time.perf_counter() - start < 20, "it takes a few milliseconds"
 
 
 def test_commas_and_brackets_in_strings_do_not_count_as_values() -> None:
@@ -206,7 +206,7 @@ def test_commas_and_brackets_in_strings_do_not_count_as_values() -> None:
 def test_finding_calls_in_a_long_script_is_fast() -> None:
     start = time.perf_counter()
     found = find_calls("calc.add{}\n" * 23_000, LUA, {"calc": ServerNames(original="calc", tools={"add": "add"})})
-    assert time.perf_counter() - start < 2, "it takes some milliseconds"
+    assert time.perf_counter() - start < 20, "it takes some milliseconds"
     assert [call.line for call in found] == list(range(1, 201))
 
 

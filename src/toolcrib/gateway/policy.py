@@ -61,9 +61,10 @@ class ReplaceablePolicy:
         return self.current.decide(caller, tool, action)
 
 
-def allows_everything(policy: Policy) -> bool:
-    """Whether the policy allows everyone everything."""
-    return isinstance(policy.current if isinstance(policy, ReplaceablePolicy) else policy, AllowAll)
+def allows_everything(policy: Policy | None) -> bool:
+    """Whether the policy allows everyone everything; None does."""
+    current = policy.current if isinstance(policy, ReplaceablePolicy) else policy
+    return current is None or isinstance(current, AllowAll)
 
 
 class Patterns:
