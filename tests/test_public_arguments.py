@@ -6,7 +6,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
@@ -395,3 +395,15 @@ def test_options_that_the_scorer_would_ignore_are_refused() -> None:
         SearchOptions(fields=())
     chosen = SearchOptions(scorer="bm25", scorers=ScorerOptions(bm25=Bm25Options(k1=2.0)))
     assert chosen.scorers.bm25.k1 == 2.0
+
+
+def test_the_reasons_of_a_hit_are_not_computed_when_it_is_made() -> None:
+    class Lazy(Sequence[Any]):
+        def __len__(self) -> int:
+            raise AssertionError("they were computed")
+
+        def __getitem__(self, place: Any) -> Any:
+            raise AssertionError("they were computed")
+
+    reasons = Lazy()
+    assert toolcrib.Hit(tool=Tool(name="add"), score=1, raw=1, reasons=reasons).reasons is reasons

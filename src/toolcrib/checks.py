@@ -55,7 +55,11 @@ def _is_number(value: object, kind: type) -> bool:
 
 _PLAIN: Final[Mapping[Any, Accepted]] = {
     int: Accepted("a whole number", lambda value: _is_number(value, Integral), frozenset({int})),
-    float: Accepted("a number", lambda value: _is_number(value, Real), frozenset({int})),
+    float: Accepted(
+        "a number",
+        lambda value: not math.isnan(value) if type(value) is float else _is_number(value, Real),
+        frozenset({int}),
+    ),
     bool: Accepted("True or False", lambda value: isinstance(value, bool), frozenset({bool})),
     str: Accepted("a text", lambda value: isinstance(value, str), frozenset({str})),
     bytes: Accepted("bytes", lambda value: isinstance(value, bytes), frozenset({bytes})),
@@ -88,6 +92,9 @@ def accepted(annotation: Any) -> Accepted:
 
 def _one_of(choices: tuple[Any, ...]) -> Accepted:
     shown = ", ".join('""' if one == "" else str(one) for one in choices)
+    if all(isinstance(one, str) for one in choices):
+        texts = frozenset(choices)
+        return Accepted(f"one of {shown}", lambda value: isinstance(value, str) and value in texts, shows_text=True)
     return Accepted(f"one of {shown}", lambda value: _is_one_of(value, choices), shows_text=True)
 
 
@@ -177,7 +184,8 @@ def _items(origin: type, item: Accepted) -> Accepted:
     def fits(value: Any) -> bool:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, _FITTING.get(origin, origin)):
             return False
-        return not isinstance(value, Sequence | AbstractSet) or all(map(item.fits, value))
+        # Lists whose items may be anything are not read: the reasons of a hit are computed when they are.
+        return item is _ANYTHING or not isinstance(value, Sequence | AbstractSet) or all(map(item.fits, value))
 
     plain = frozenset({tuple}) if item is _ANYTHING and origin in (tuple, Sequence) else frozenset[type]()
     return Accepted(f"a {kind} of {_plural(item)}" if item.expected else f"a {kind}", fits, plain, convert)
