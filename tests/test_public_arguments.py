@@ -211,8 +211,15 @@ def is_tested_class(made: object) -> bool:
     return not getattr(made, "_is_protocol", False)
 
 
-NOT_MADE_BY_PROGRAMS = (BaseDynamicToolProvider, toolcrib.ToolBuilder, ToolRequest, toolcrib.AuditEvent, Index)
-"""Classes whose constructors programs do not call."""
+NOT_MADE_BY_PROGRAMS = (
+    BaseDynamicToolProvider,
+    toolcrib.ToolBuilder,
+    ToolRequest,
+    toolcrib.AuditEvent,
+    toolcrib.Hit,
+    Index,
+)
+"""Classes whose constructors programs do not call, or searches call so often that a check would slow them down."""
 NOT_CALLED_BY_PROGRAMS: tuple[type, ...] = (Gateway, ToolRequest)
 """Classes whose methods are on the path of calls, where `App` checks what programs give."""
 

@@ -213,7 +213,6 @@ class ScorePart(NamedTuple):
     weight: float
 
 
-@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One tool that a search found."""

@@ -29,6 +29,7 @@ from toolcrib.settings.clients import (
 )
 from toolcrib.settings.document import FieldPath, Problems, dotted
 from toolcrib.settings.env import VariableExpander, VariableSource, read_dotenv
+from toolcrib.settings.models import ToolOverrideTable
 from toolcrib.settings.validation import (
     NonEmpty,
     Place,
@@ -41,7 +42,7 @@ from toolcrib.settings.validation import (
     validate,
 )
 from toolcrib.upstream.options import ProtocolName, ServerOptions, SessionMode, TransportName
-from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
+from toolcrib.upstream.overrides import ToolOverride
 
 FORMS: Final[tuple[FieldPath, ...]] = (
     ("mcpServers",),
@@ -131,32 +132,6 @@ class ServerTimeouts(Table):
     list_s: Seconds | None = None
     call_s: Seconds | None = None
     find_s: Seconds | None = None
-
-
-class ArgumentOverrideTable(Table):
-    """One argument of `tools.NAME.arguments`."""
-
-    description: str | None = None
-    fixed: Any = None
-    default: Any = None
-    hidden: bool = False
-
-
-class ToolOverrideTable(Table):
-    """One tool of `tools`: how it differs from the server's own."""
-
-    name: NonEmpty | None = None
-    title: NonEmpty | None = None
-    description: str | None = None
-    keywords: tuple[NonEmpty, ...] = ()
-    hidden: bool = False
-    annotations: dict[str, Any] = Field(default_factory=dict)
-    arguments: dict[str, ArgumentOverrideTable] = Field(default_factory=dict)
-
-    def override(self) -> ToolOverride:
-        """Raises `InvalidRequest` or `InvalidName`."""
-        arguments = {name: ArgumentOverride(**table.given()) for name, table in self.arguments.items()}
-        return ToolOverride(**{**self.given(), "arguments": arguments})
 
 
 class ServerEntry(Table):

@@ -1,4 +1,4 @@
-"""The section `toolcrib` of a settings file as pydantic models, and the options that it sets.
+"""The section `toolcrib` of a settings file and the overrides of tools: pydantic models, and the options they set.
 
 A table whose keys are those of an options class is validated as that class. The other models name only what a file
 can set.
@@ -34,6 +34,7 @@ from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.tokens import ENCODINGS, ESTIMATE
 from toolcrib.types import Action
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
 
 Audit = Annotated[bool | NonEmpty, Constraint("true, false or the name of a logger")]
 _MAX_PORT: Final = 65535
@@ -259,6 +260,32 @@ class TelemetryTable(Table):
 
     metrics: Annotated[NonEmpty, checked(_address_problem)] | None = None
     traces: bool = False
+
+
+class ArgumentOverrideTable(Table):
+    """One argument of `tools.NAME.arguments`."""
+
+    description: str | None = None
+    fixed: Any = None
+    default: Any = None
+    hidden: bool = False
+
+
+class ToolOverrideTable(Table):
+    """One tool of `tools`: how it differs from the server's own."""
+
+    name: NonEmpty | None = None
+    title: NonEmpty | None = None
+    description: str | None = None
+    keywords: tuple[NonEmpty, ...] = ()
+    hidden: bool = False
+    annotations: dict[str, Any] = Field(default_factory=dict)
+    arguments: dict[str, ArgumentOverrideTable] = Field(default_factory=dict)
+
+    def override(self) -> ToolOverride:
+        """Raises `InvalidRequest` or `InvalidName`."""
+        arguments = {name: ArgumentOverride(**table.given()) for name, table in self.arguments.items()}
+        return ToolOverride(**{**self.given(), "arguments": arguments})
 
 
 class ToolcribTable(Table):
