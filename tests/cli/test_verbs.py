@@ -88,7 +88,7 @@ def test_tools_lists_every_tool_with_the_first_line_of_its_description(command: 
         0,
         "a:fail        Always answers with an error.\n"
         "a:greet       Say hello to a person.\n"
-        "a:ring        Ring the [31mbell[0m.\n"
+        "a:ring        Ring the bell.\n"
         "a:show_image  Draw a picture.\n"
         "b:greet       Say hello to a person.\n",
         "",
