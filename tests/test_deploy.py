@@ -74,3 +74,9 @@ def test_no_file_has_a_secret_and_ports_are_published_to_this_machine_only() -> 
 def test_a_reload_of_the_service_is_the_signal_that_reads_the_settings_again() -> None:
     assert unit()["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert unit()["Service"]["NoNewPrivileges"] == "true"
+
+
+def test_the_service_finds_what_is_installed_beside_it() -> None:
+    text = (DEPLOY / "toolcrib.service").read_text(encoding="utf-8")
+    (path,) = re.findall(r"^Environment=PATH=(.+)$", text, re.MULTILINE)
+    assert path.split(":")[0] == str(Path(shlex.split(unit()["Service"]["ExecStart"])[0]).parent)

@@ -88,4 +88,5 @@ def test_a_toml_block_is_a_configuration(block: str, tmp_path: Path) -> None:
     path = tmp_path / "toolcrib.toml"
     path.write_text(block)
     (tmp_path / "keywords.toml").touch()
+    (tmp_path / "secrets.env").touch(mode=0o600)
     assert not load_settings(path).warnings
