@@ -164,6 +164,35 @@ async def test_sessions_in_use_are_never_closed_for_others(caplog: pytest.LogCap
     assert len([record for record in caplog.records if "sessions were refused" in record.message]) == 1
 
 
+async def test_sessions_opened_at_once_keep_to_the_limits(caplog: pytest.LogCaptureFixture) -> None:
+    statuses, sessions = list[int](), list[str]()
+    with anyio.fail_after(20):
+        async with serving(options=HttpOptions(max_sessions_per_caller=3)) as (url, _, _):
+            async with httpx2.AsyncClient(headers=LEGACY) as http:
+
+                async def open_one() -> None:
+                    answer = await http.post(url, json=INITIALIZE)
+                    statuses.append(answer.status_code)
+                    sessions.extend(answer.headers.get_list("mcp-session-id"))
+
+                async with anyio.create_task_group() as group:
+                    for _ in range(30):
+                        group.start_soon(open_one)
+                left = [session for session in sessions if await status_of(http, url, session) == 200]
+    assert set(statuses) <= {200, 503}
+    assert 1 <= len(left) <= 3
+
+
+async def test_requests_that_open_no_session_close_none() -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(max_sessions_per_caller=1)) as (url, _, _):
+            async with httpx2.AsyncClient(headers=LEGACY) as http:
+                session = await opened(http, url)
+                refused = [await http.post(url, json=PING), await http.post(url, content=b"{"), await http.get(url)]
+                assert [answer.status_code for answer in refused] == [400] * 3
+                assert await status_of(http, url, session) == 200
+
+
 async def test_an_idle_session_ends_after_the_time_of_the_setting(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with anyio.fail_after(10):

@@ -4,7 +4,7 @@ The SDK keeps the sessions. It counts them in all only, so that one caller could
 """
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio.lowlevel
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic_core import from_json
 from starlette.types import Message, Receive, Scope, Send
 
 from toolcrib.errors import ExecutionFailed
@@ -61,6 +62,8 @@ class SessionManager:
         """By id, the one used longest ago first."""
         self._owned: dict[_Owner, OrderedDict[str, None]] = {}
         """The ids of each caller's sessions, in the same order."""
+        self._opening: Counter[_Owner] = Counter()
+        """Places that each caller has taken for sessions that are being opened."""
         self._refused = RateLimitedLog(logger, "%d sessions were refused: there are too many (http.max_sessions)")
         self._evicted = RateLimitedLog(
             logger, "%d idle sessions were closed to make room (http.max_sessions_per_caller)"
@@ -106,46 +109,78 @@ class SessionManager:
             self._forget_ended(session_id)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await self._manager.handle_request(scope, receive, send)
+            return
+        first = await receive()  # the endpoint has read the whole body, so this is all of it
+
+        async def receive_again() -> Message:
+            nonlocal first
+            message, first = first, {}
+            return message or await receive()
+
+        if not _is_initialize(first.get("body", b"")):
+            await self._manager.handle_request(scope, receive_again, send)
+            return
         owner = _owner(scope)
-        if not await self._make_room(owner):
+        if not await self._reserve(owner):
             self._refused.add()
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
-            await error_response(503, _TOO_MANY, headers=headers)(scope, receive, send)
+            await error_response(503, _TOO_MANY, headers=headers)(scope, receive_again, send)
             return
-        opened = ""
+        opened, session = "", None
 
         async def send_noted(message: Message) -> None:
-            nonlocal opened
+            nonlocal opened, session
             if message["type"] == "http.response.start":
                 opened = _header(message, SESSION_HEADER)
                 if opened in self._manager._server_instances:  # noqa: SLF001 - as above
-                    self._sessions[opened] = _Session(owner)
+                    self._release(owner)
+                    session = self._sessions[opened] = _Session(owner, requests=1)
                     self._owned.setdefault(owner, OrderedDict())[opened] = None
             await send(message)
 
         try:
-            await self._manager.handle_request(scope, receive, send_noted)
+            await self._manager.handle_request(scope, receive_again, send_noted)
         finally:
+            if session is None:
+                self._release(owner)
+            else:
+                session.requests -= 1
             self._forget_ended(opened)
 
-    async def _make_room(self, owner: _Owner) -> bool:
-        """Whether the caller may open a session, once its own oldest idle one is closed if need be."""
-        instances = self._manager._server_instances  # noqa: SLF001 - as above
-        if len(self._sessions) > 2 * len(instances) + _SESSIONS_PER_STEP:
-            for session_id in tuple(self._sessions):
-                self._forget_ended(session_id)
-        most = self._options.max_sessions_per_caller
+    async def _reserve(self, owner: _Owner) -> bool:
+        """Take a place for a session of the caller, once its own oldest idle ones are closed if need be.
+
+        Returns false if there is none. Otherwise `_release` gives it back.
+        """
+        while not self._has_room(owner):
+            own = self._owned.get(owner, OrderedDict())
+            idle = next((session_id for session_id in own if not self._sessions[session_id].requests), None)
+            if idle is None:
+                return False
+            self._evicted.add()
+            await self._end(idle)
+        self._opening[owner] += 1
+        return True
+
+    def _release(self, owner: _Owner) -> None:
+        self._opening[owner] -= 1
+        if not self._opening[owner]:
+            del self._opening[owner]
+
+    def _has_room(self, owner: _Owner) -> bool:
+        """Whether the caller may open one more session, next to those that are open or being opened."""
         while owner in self._owned and self._forget_ended(next(iter(self._owned[owner]))):
             pass
-        own = self._owned.get(owner, OrderedDict())
-        if len(own) < most and len(instances) < self._options.max_sessions:
-            return True
-        idle = next((session_id for session_id in own if not self._sessions[session_id].requests), None)
-        if idle is None:
+        if len(self._owned.get(owner, ())) + self._opening[owner] >= self._options.max_sessions_per_caller:
             return False
-        self._evicted.add()
-        await self._end(idle)
-        return True
+        opening = self._opening.total()
+        if len(self._sessions) + opening < self._options.max_sessions:
+            return True
+        for session_id in tuple(self._sessions):
+            self._forget_ended(session_id)
+        return len(self._sessions) + opening < self._options.max_sessions
 
     def _forget_ended(self, session_id: str) -> bool:
         """Forget a session if the SDK has ended it. Returns whether it is gone."""
@@ -178,6 +213,15 @@ def _owner(scope: Scope) -> _Owner:
     if caller is not LOCAL:
         return caller.tenant, caller.id
     return None, f"{(scope.get('client') or [''])[0]}"
+
+
+def _is_initialize(body: bytes) -> bool:
+    """Whether the body is the request that opens a session."""
+    try:
+        message = from_json(body)
+    except ValueError:
+        return False
+    return isinstance(message, dict) and message.get("method") == "initialize"
 
 
 def _header(message: Message | Scope, name: str) -> str:
