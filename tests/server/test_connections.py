@@ -1,5 +1,6 @@
 """What a single client can occupy: connections, unfinished requests, memory for heads, and sessions."""
 
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,9 @@ import pytest
 from tests.server.conftest import JSON
 from tests.server.test_http import serving
 
+from toolcrib.server import connections
 from toolcrib.server.options import HttpOptions
+from toolcrib.types import Context, Object, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +90,53 @@ async def test_a_request_that_has_arrived_starts_no_deadline() -> None:
                     await connection.send(HEALTH + b"\r\n")
                     assert (await connection.receive()).startswith(b"HTTP/1.1 200")
                     assert await answer_to(url, b"") == b"", "a silent connection has come to its end meanwhile"
+
+
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+@pytest.mark.parametrize(
+    "stray",
+    [b"\r\n", HEALTH, POST + b"\r\n" + b"x" * 20],
+    ids=["line end", "half a head", "half a body"],
+)
+async def test_bytes_after_a_request_do_not_end_it(stray: bytes, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = {"httptools": "httptools_impl:HttpToolsProtocol", "h11": "h11_impl:H11Protocol"}[parser]
+    monkeypatch.setattr(connections, "_PARSER", f"uvicorn.protocols.http.{module}")
+    called, over = anyio.Event(), anyio.Event()
+
+    async def wait(_: Context, __: str, ___: Object) -> ToolResult:
+        called.set()
+        await over.wait()
+        return ToolResult(content=({"type": "text", "text": "done"},))
+
+    options = HttpOptions(head_timeout_s=0.1, body_timeout_s=0.1)
+    params = {"name": "execute_tool", "arguments": {"name": "x:echo", "arguments": {}}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).encode()
+    with anyio.fail_after(20):
+        async with serving(wait, options) as (url, _, _), httpx2.AsyncClient(headers=LEGACY) as http:
+            session = await opened(http, url)
+            headers = {**LEGACY, "host": "localhost", "mcp-session-id": session, "content-length": str(len(body))}
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            async with connected(url) as connection:
+                await connection.send(b"POST /mcp HTTP/1.1\r\n" + head.encode() + b"\r\n" + body)
+                await called.wait()
+                await connection.send(stray)
+                for _ in range(3):
+                    assert await answer_to(url, b"") == b"", "the deadline has passed meanwhile"
+                over.set()
+                received = await connection.receive()
+    assert received.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_line_end_after_an_answer_begins_no_request() -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(head_timeout_s=0.1)) as (url, _, _), connected(url) as connection:
+            await connection.send(HEALTH + b"\r\n")
+            assert (await connection.receive()).startswith(b"HTTP/1.1 200")
+            await connection.send(b"\r\n")
+            for _ in range(2):
+                assert await answer_to(url, b"") == b"", "the deadline has passed meanwhile"
+            await connection.send(HEALTH + b"\r\n")
+            assert (await connection.receive()).startswith(b"HTTP/1.1 200")
 
 
 async def test_one_address_cannot_take_more_than_its_connections(caplog: pytest.LogCaptureFixture) -> None:

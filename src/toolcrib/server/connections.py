@@ -110,7 +110,7 @@ class _Bounded:
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     cycle: Any
-    """The request that was last begun; it has `more_body` and `response_started`."""
+    """The request that was last begun; it has `more_body`, `response_started` and `response_complete`."""
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
         super().__init__(config, *args, **more)  # type: ignore[call-arg] # of the other base class
@@ -148,7 +148,14 @@ class _Bounded:
 
     def _parse(self, part: bytes) -> None:
         request, in_body = self.cycle, self._in_body
-        if not in_body and self._deadline is None:
+        # Clients may send line ends after a body; they begin no request.
+        is_blank = not in_body and not self._head_bytes and not part.strip(b"\r\n")
+        if in_body or self._is_answering():
+            pass  # uvicorn's own deadline for the next request starts with the answer
+        elif is_blank:
+            if self._deadline is None:
+                self._arm(self.limits.options.keep_alive_s)
+        elif self._deadline is None or not self._head_bytes:
             self._arm(self.limits.options.head_timeout_s)  # the head of the next request has begun
         super().data_received(part)  # type: ignore[misc] # of the other base class
         if self.transport.is_closing():
@@ -161,12 +168,15 @@ class _Bounded:
             self._arm(self.limits.options.body_timeout_s if self._in_body else None)
         elif in_body and not self._in_body:
             self._arm(None)
-        elif not in_body:
+        elif not in_body and not is_blank:
             self._head_bytes += len(part)
         if self._head_bytes > self.limits.options.max_head_bytes:
             self._refuse(431)
         elif len(getattr(self, "pipeline", ())) > _MAX_PIPELINED:
             self._close()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _arm(self, seconds: float | None) -> None:
         """Set the deadline of what is to arrive; None for none."""
@@ -176,7 +186,9 @@ class _Bounded:
 
     def _expire(self) -> None:
         self._deadline = None
-        if self._in_body and self.cycle.response_started:
+        if getattr(self, "pipeline", ()):
+            self._arm(self.limits.options.body_timeout_s)  # an earlier request is still being answered
+        elif self._in_body and self.cycle.response_started:
             self._close()
         elif self._in_body or self._head_bytes:
             self._refuse(408)
