@@ -204,3 +204,45 @@ async def test_an_invalid_file_changes_nothing_and_says_why_once(
         file.write_text('{"mcpServers": {}}')
         await watcher.reload()
     assert (len(applied), watcher.problem) == (1, "")
+
+
+async def test_a_file_that_is_made_after_the_settings_name_it_is_taken_over(tmp_path: Path) -> None:
+    file, tokens = tmp_path / "toolcrib.json", tmp_path / "tokens.json"
+    file.write_text(json.dumps({"mcpServers": {}}))
+    arrived = anyio.Event()
+
+    async def apply(new: Settings) -> str:
+        if new.http_problem:
+            raise SettingsError(new.http_problem)
+        arrived.set()
+        return ""
+
+    watcher = SettingsWatcher(load_settings(file, environ={}), lambda: load_settings(file, environ={}), apply)
+    file.write_text(json.dumps({"toolcrib": {"http": {"tokens_file": "tokens.json"}}, "mcpServers": {}}))
+    with anyio.fail_after(20):
+        await watcher.reload()
+        assert "tokens.json does not exist" in watcher.problem
+        async with anyio.create_task_group() as group:
+            group.start_soon(watcher.run, 0.01)
+            tokens.write_text(json.dumps({"tokens": [{"token": BOB, "caller": "bob"}]}))
+            await arrived.wait()
+            group.cancel_scope.cancel()
+    assert watcher.problem == ""
+
+
+async def test_a_server_that_is_removed_and_added_again_starts_when_its_old_self_is_gone(loading: Loading) -> None:
+    with anyio.fail_after(40):
+        async with App(loading({}, notes())) as app, anyio.create_task_group() as group:
+            await app.settled()
+            answers: list[str] = []
+
+            async def wait() -> None:
+                answers.append(await text(app, "notes:wait", seconds=0.5))
+
+            group.start_soon(wait)
+            while "waiting" not in await text(app, "notes:list_notes"):
+                await anyio.lowlevel.checkpoint()
+            await app.reload(loading({}))
+            await app.reload(loading({}, notes()))
+            assert await text(app, "notes:list_notes") == ""
+            assert answers == ["waited"]

@@ -20,6 +20,17 @@ from toolcrib.types import SearchReply, ServerStatus, Tool
 
 MAX_LABELS: Final = 200
 """Different values of one label."""
+_METHODS: Final = frozenset(
+    {
+        *("initialize", "ping", "server/discover", "logging/setLevel", "completion/complete", "subscriptions/listen"),
+        *("tools/list", "tools/call", "tasks/get", "tasks/list", "tasks/cancel", "tasks/result"),
+        *("prompts/list", "prompts/get", "resources/list", "resources/templates/list", "resources/read"),
+        *("resources/subscribe", "resources/unsubscribe"),
+    }
+)
+"""A client can send any text as a method, so that others are counted together."""
+_CODES: Final = range(-32768, -31999)
+"""The error codes of JSON-RPC and MCP."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _LAG_S: Final = 0.25
 """How often the event loop is asked to wake up."""
@@ -59,7 +70,8 @@ class Metrics:
 
     def request_ended(self, method: str, outcome: str, duration_s: float) -> None:
         """Count a client's request."""
-        self.requests.labels(self._bounded("method", method), self._bounded("outcome", outcome)).observe(duration_s)
+        known = method if method in _METHODS else "other"
+        self.requests.labels(known, _known_outcome(outcome)).observe(duration_s)
 
     def call_ended(self, tool: Tool | None, outcome: str, duration_s: float, record: AuditRecord | None) -> None:
         """Count a call; `tool` is None if there was no such tool for the caller."""
@@ -135,6 +147,12 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=1)
+
+
+def _known_outcome(outcome: str) -> str:
+    """The outcome; a code that only some server uses becomes `error`."""
+    is_code = outcome.removeprefix("-").isdecimal()
+    return "error" if is_code and int(outcome) not in _CODES else outcome
 
 
 def _load_library() -> Any:

@@ -87,6 +87,18 @@ def test_a_label_has_a_bounded_number_of_values() -> None:
     assert 'toolcrib_tool_call_duration_seconds_count{namespace="other",outcome="ok"} 50.0' in text
 
 
+def test_what_a_client_or_a_server_makes_up_is_no_label() -> None:
+    metrics = Metrics()
+    metrics.request_ended("sk-secret/1", "ok", 0.0)
+    metrics.request_ended("tools/call", "-31337", 0.0)
+    metrics.request_ended("tools/call", "-32602", 0.0)
+    text = metrics.text()
+    assert "sk-secret" not in text
+    assert "31337" not in text
+    for labels in ('method="other",outcome="ok"', 'method="tools/call",outcome="error"', 'outcome="-32602"'):
+        assert f"{labels}}} 1.0" in text
+
+
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     metrics = Metrics()
     metrics.show_state(lambda: [ServerStatus(name="a", state=ServerState.READY, since=0.0)], list)

@@ -10,11 +10,19 @@ from types import ModuleType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import InvalidRequest, SettingsError
-from toolcrib.gateway.keywords import MAX_PHRASE_CHARS, MAX_PHRASES, ToolDescriber, ToolKeywords, hook_name
+from toolcrib.gateway.keywords import (
+    MAX_PHRASE_CHARS,
+    MAX_PHRASES,
+    ToolDescriber,
+    ToolKeywords,
+    _Described,
+    hook_name,
+)
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.settings.options import Settings
 from toolcrib.state.memory import MemoryStore
@@ -262,3 +270,26 @@ def test_a_hook_must_be_a_function() -> None:
 def test_hooks_are_distinguished_by_their_names() -> None:
     assert hook_name(sleeping).endswith("test_keywords:sleeping")
     assert hook_name(Hook()).endswith("test_keywords:Hook")
+
+
+async def test_different_tools_of_one_id_are_described_once_each() -> None:
+    hook, other = Hook(), replace(SHIFTS, description="Shows the shifts of next week.")
+    async with serving(SHIFTS, describe=hook) as app:
+        app.add_provider(FakeProvider([other]))
+        await wait_found(app, SHIFTS)
+        await app.refresh()
+        while len(hook.calls) < 2:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(20):
+            await app.refresh()
+        assert hook.calls == [SHIFTS.name] * 2
+
+
+def test_phrases_of_different_tools_of_one_id_do_not_replace_each_other() -> None:
+    keywords, other = ToolKeywords({}), replace(SHIFTS, description="Shows the shifts of next week.")
+    for tool in (SHIFTS, other):
+        assert keywords.lacks(tool)
+        keywords.add_described([_Described(tool, (tool.description,))])
+    assert not keywords.lacks(SHIFTS)
+    assert [tool.keywords for tool in keywords.apply((SHIFTS, other))] == [(SHIFTS.description,), (other.description,)]
+    assert keywords.apply((SHIFTS,))[0] is keywords.apply((SHIFTS,))[0]

@@ -1,5 +1,6 @@
 """Words of other languages: what they are in English, and that tools and requests in different languages meet."""
 
+import tracemalloc
 from importlib.resources import files
 
 import pytest
@@ -100,3 +101,14 @@ def test_the_table_knows_every_english_word_of_the_glossary() -> None:
     assert heads == sorted(set(heads))
     assert [word for word in heads if not default_table().word_vectors([word]).any()] == []
     assert [line for line in lines if line.count("|") != 7] == []
+
+
+def test_a_word_of_any_length_is_looked_up_without_taking_it_apart() -> None:
+    tracemalloc.start()
+    try:
+        assert english_words("server" * 5_000) == ()
+        assert found("find" * 20_000, Tool(name="a", description="find" * 20_000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000_000

@@ -1,6 +1,7 @@
 """Tools that an operator renamed, described in other words, or gave fixed arguments."""
 
 import json
+import re
 from typing import Any
 
 import anyio
@@ -83,6 +84,22 @@ async def test_a_tool_whose_override_does_not_fit_is_rejected_and_the_others_are
     async with server_of(github({"params": override})) as server:
         assert names(server) == ["echo"]
         assert server.status.rejected == (Rejected(tool="params", reason=reason),)
+
+
+@pytest.mark.parametrize(
+    ("schema", "argument", "reason"),
+    [
+        ({"properties": {"n": {"type": "integer"}}}, ArgumentOverride(fixed="abc"), '"n" cannot have this value'),
+        ({"properties": {"n": {}}, "anyOf": [{"required": ["n"]}]}, ArgumentOverride(default=1), r"n\" \(anyOf\)"),
+        ({"properties": {"n": {}}, "dependentRequired": {"n": ["m"]}}, ArgumentOverride(hidden=True), "conditions"),
+    ],
+)
+def test_an_override_that_a_call_would_fail_with_rejects_the_tool(
+    schema: dict[str, Any], argument: ArgumentOverride, reason: str
+) -> None:
+    rejected = ToolOverride(arguments={"n": argument}).apply(Tool(name="t", input_schema={"type": "object", **schema}))
+    assert isinstance(rejected, Rejected)
+    assert re.search(reason, rejected.reason)
 
 
 async def test_an_override_of_a_tool_that_is_not_there_is_reported() -> None:

@@ -317,6 +317,21 @@ async def test_a_caller_cannot_leave_any_number_of_calls_open(monkeypatch: pytes
         group.cancel_scope.cancel()
 
 
+async def test_a_caller_whose_rights_have_changed_cannot_continue_an_open_call() -> None:
+    async def ask(open_call: open_calls.OpenCall) -> dict[str, Any]:
+        return dict(await open_call.ask("elicitation/create", {"message": "?"}))
+
+    admin = replace(MODERN, caller=Caller(id="ann", scopes=frozenset({"admin"})))
+    async with anyio.create_task_group() as group:
+        calls = open_calls.OpenCalls(group.start_soon)
+        asked = await calls.begin(admin, ask)
+        repeated = replace(admin, request_state=asked["requestState"], input_responses={"q1": {"action": "accept"}})
+        with pytest.raises(ExecutionFailed, match="no longer open"):
+            await calls.resume(replace(repeated, caller=Caller(id="ann")))
+        assert await calls.resume(repeated) == {"action": "accept"}
+        group.cancel_scope.cancel()
+
+
 class Steps:
     """An open call that asks a question, and ends when the test lets it."""
 

@@ -123,13 +123,14 @@ def _run(
             await group.start(
                 _stop_on_signal, ends, stop, settings.http.drain_s + _SHUTDOWN_MARGIN_S, group.cancel_scope
             )
-            async with App(settings) as app:
+            app = App(settings)
+            watcher = SettingsWatcher(settings, load, app.reload)
+            if not has_terminal:
+                # From the start: without a receiver, SIGHUP would end the process.
+                await group.start(watcher.run_on_signal)
+            async with app:
                 group.start_soon(_freeze_memory, app)
-                if settings.files:
-                    watcher = SettingsWatcher(settings, load, app.reload)
-                    group.start_soon(watcher.run, settings.watch_s)
-                    if not has_terminal:
-                        await group.start(watcher.run_on_signal)
+                group.start_soon(watcher.run, settings.watch_s)
                 await serve(app, stop)
             group.cancel_scope.cancel()
 

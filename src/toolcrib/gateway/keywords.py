@@ -50,6 +50,10 @@ _RETRY_S: Final = 600.0
 _MAX_FAILURES: Final = 8
 """After so many failures in a row, the hook rests as long."""
 
+_MAX_VARIANTS: Final = 8
+"""Different tools of one id whose phrases are kept."""
+_MAX_MADE: Final = 200_000
+"""Tools with keywords that are kept for the next list."""
 _MAX_SAVED: Final = 20_000
 
 _TABLE: Final = "tool descriptions"
@@ -134,9 +138,10 @@ class ToolKeywords:
         self.version = 0
         """Counts changes, from 0."""
         self._listed = listed
-        self._described: dict[str, _Described] = {}
-        self._made: dict[str, tuple[Tool, tuple[str, ...], Tool]] = {}
-        """By id: a tool as it was listed, the keywords that were added, and the result."""
+        self._described: dict[str, tuple[_Described, ...]] = {}
+        """By id: servers of one namespace may list different tools of one name."""
+        self._made: dict[int, tuple[Tool, tuple[str, ...], Tool]] = {}
+        """By identity: a tool as it was listed, the keywords that were added, and the result."""
 
     def replace_listed(self, listed: Keywords) -> None:
         """Add these from now on, instead of those given before."""
@@ -144,15 +149,20 @@ class ToolKeywords:
             self._listed = listed
             self.version += 1
 
-    def add_described(self, found: Mapping[str, _Described]) -> None:
-        """Also add what a hook gave, by the tools' ids."""
-        self._described |= found
+    def add_described(self, found: Iterable[_Described]) -> None:
+        """Also add what a hook gave."""
+        for new in found:
+            others = [old for old in self._described.get(new.tool.id, ()) if not old.fits(new.tool)]
+            self._described[new.tool.id] = (new, *others[: _MAX_VARIANTS - 1])
         self.version += 1
 
     def lacks(self, tool: Tool) -> bool:
         """Whether the hook has yet to describe a tool."""
-        known = self._described.get(tool.id)
-        return known is None or not known.fits(tool)
+        return self._phrases(tool) is None
+
+    def _phrases(self, tool: Tool) -> tuple[str, ...] | None:
+        """What the hook gave for a tool of this content; None if it has not been asked."""
+        return next((known.phrases for known in self._described.get(tool.id, ()) if known.fits(tool)), None)
 
     def apply(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
         """Return the tools with their keywords; the same tuple if there are none for them."""
@@ -165,14 +175,14 @@ class ToolKeywords:
         names: tuple[Any, Any] = tool.namespace, tool.name
         if not all(isinstance(name, str) for name in names):
             return tool  # the catalog rejects it
-        described = self._described.get(tool.id)
-        more = described.phrases if described is not None and described.fits(tool) else ()
-        added = (*self._listed.get(tool.id, ()), *more)
+        added = (*self._listed.get(tool.id, ()), *(self._phrases(tool) or ()))
         if not added:
             return tool
-        known = self._made.get(tool.id)
+        known = self._made.get(id(tool))
         if known is None or known[0] is not tool or known[1] != added:
-            known = self._made[tool.id] = tool, added, _with_keywords(tool, added)
+            if len(self._made) >= _MAX_MADE:
+                self._made.clear()
+            known = self._made[id(tool)] = tool, added, _with_keywords(tool, added)
         return known[2]
 
 
@@ -241,7 +251,7 @@ class ToolDescriber:
 
     async def _describe_all(self, tools: Sequence[Tool], changed: Callable[[], None]) -> float | None:
         """Describe some tools; return after how many seconds to try again, None if there is no need."""
-        found: dict[str, _Described] = {}
+        found: list[_Described] = []
         shown = self._clock()
         for start in range(0, len(tools), _CONCURRENT):
             group = tools[start : start + _CONCURRENT]
@@ -252,7 +262,7 @@ class ToolDescriber:
                 logger.info("%s described %d of %d tools", self.name, start + len(group), len(tools))
                 self._keywords.add_described(found)
                 changed()
-                found, shown = {}, self._clock()
+                found, shown = [], self._clock()
             if self._rest_until > self._clock():
                 break
         if found:
@@ -260,7 +270,7 @@ class ToolDescriber:
             changed()
         return _RETRY_S if any(self._keywords.lacks(tool) for tool in tools) else None
 
-    async def _describe_into(self, tool: Tool, found: dict[str, _Described]) -> None:
+    async def _describe_into(self, tool: Tool, found: list[_Described]) -> None:
         key = await anyio.to_thread.run_sync(content_key, self.name, tool)
         try:
             saved = await self._saved.get(key)
@@ -269,7 +279,7 @@ class ToolDescriber:
         if saved is None and max(self._retry_at.get(key, -1.0), self._rest_until) <= self._clock():
             saved = await self._ask(tool, key)
         if saved is not None:
-            found[tool.id] = _Described(tool, tuple(saved))
+            found.append(_Described(tool, tuple(saved)))
 
     async def _ask(self, tool: Tool, key: str) -> list[str] | None:
         """Run the hook; None if it fails."""

@@ -260,9 +260,11 @@ class ResourceManager:
         ends: list[Unsubscribe] = []
 
         def changed(own: str) -> None:
+            if self._is_hidden(ctx, location, own):
+                return
             if own == location.uri:
                 callback(uri)
-            elif not self._is_hidden(ctx, location, own):
+            else:
                 callback(self._router.public_uri(ctx, location.namespace, own))
 
         async def begin(source: Provider, ctx: Context, _params: Object) -> ToolResult:

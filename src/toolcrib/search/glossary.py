@@ -25,6 +25,8 @@ _CYRILLIC: Final = re.compile("[\u0400-\u052f]")
 _UNSPACED: Final = re.compile("[\u3005-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 """Characters of Chinese, Japanese and Korean."""
 
+_MAX_WORD: Final = 48
+"""A longer word is not looked up: the time to take a compound apart grows with the square of its length."""
 _MIN_STEMMED: Final = 4
 """Shorter words in the Latin script are not stemmed: too many words of other languages have the same stem."""
 
@@ -61,7 +63,6 @@ def fold_accents(text: str) -> str:
     return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
 
 
-@lru_cache(maxsize=65_536)
 def english_words(word: str, *, exact: bool = False) -> tuple[str, ...]:
     """The English words for a word of another language, in lower case without accents; none for any other word.
 
@@ -72,6 +73,11 @@ def english_words(word: str, *, exact: bool = False) -> tuple[str, ...]:
     >>> english_words("serverprotokoll"), english_words("enviamelo")
     (('log', 'server'), ('send', 'upload'))
     """
+    return () if len(word) > _MAX_WORD else _english_words(word, exact=exact)
+
+
+@lru_cache(maxsize=65_536)
+def _english_words(word: str, *, exact: bool) -> tuple[str, ...]:
     known = _glossary()
     if word in known.words:
         return known.words[word]

@@ -139,15 +139,18 @@ class SettingsWatcher:
         self._load = load
         self._apply = apply
         self._applied = _stamps(self._files)
+        self._is_running = anyio.Event()
         self._lock = anyio.Lock()
 
     async def run(self, every_s: float) -> None:
         """Look every `every_s` seconds whether a file has changed and then stayed the same. Never returns."""
+        self._is_running.set()
         seen = self._applied
         while True:
             await anyio.sleep(every_s)
             now = await anyio.to_thread.run_sync(_stamps, self._files, abandon_on_cancel=True)
-            if now == seen and now != self._applied:
+            # With a problem, a file that is not known yet may have what is missing.
+            if self._files and now == seen and (now != self._applied or self.problem):
                 await self.reload()
             seen = now
 
@@ -159,6 +162,7 @@ class SettingsWatcher:
         with anyio.open_signal_receiver(signal.SIGHUP) as signals:
             task_status.started()
             async for _ in signals:
+                await self._is_running.wait()  # what a signal changes is applied once there is something to change
                 await self.reload()
 
     async def reload(self) -> None:

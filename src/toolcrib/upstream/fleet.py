@@ -180,8 +180,10 @@ class Fleet:
         self._wait_indexed = wait_indexed
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._members: dict[str, _FleetMember] = {}
-        self._retiring: set[_FleetMember] = set()
-        """Those that are no longer offered, until their calls have finished."""
+        self._retiring: dict[str, _FleetMember] = {}
+        """By name: the last one that is no longer offered, until its calls have finished and it has stopped."""
+        self._draining: set[_FleetMember] = set()
+        """All that are no longer offered and have calls."""
         self._unsubscribes: dict[str, Unsubscribe] = {}
         self._listeners = Listeners()
         self._group: anyio.abc.TaskGroup | None = None
@@ -209,7 +211,7 @@ class Fleet:
         group, self._group = self._group, None
         if group is None:
             return None
-        for member in (*self._members.values(), *self._retiring):
+        for member in (*self._members.values(), *self._draining):
             member.dismiss()
         if isinstance(error, Exception):
             # Not passed to the group, which would wrap it.
@@ -233,7 +235,9 @@ class Fleet:
         kept = {name: member for name, member in self._members.items() if member.server.options == wanted.get(name)}
         for name in self._members.keys() - kept.keys():
             self._unsubscribes.pop(name)()
-            self._group.start_soon(self._retire, self._members[name])
+            self._retiring[name] = self._members[name]
+            self._draining.add(self._members[name])
+            self._group.start_soon(self._retire, name, self._members[name])
         started = {name: self._create(options) for name, options in wanted.items() if name not in kept}
         if started:
             self._group.start_soon(self._run, self._group, tuple(started.values()))
@@ -241,17 +245,17 @@ class Fleet:
             self._members = dict(sorted({**kept, **started}.items()))
             self._notify()
 
-    async def _retire(self, member: _FleetMember) -> None:
-        self._retiring.add(member)
-        try:
-            await member.retire(self._options.drain_s)
-        finally:
-            self._retiring.discard(member)
+    async def _retire(self, name: str, member: _FleetMember) -> None:
+        await member.retire(self._options.drain_s)
+        self._draining.discard(member)
+        await member.gone()
+        if self._retiring.get(name) is member:
+            del self._retiring[name]
 
     def _create(self, options: ServerOptions) -> _FleetMember:
         server = _create_server(options, self._options, self._cache)
         self._unsubscribes[options.name] = server.subscribe(self._notify)
-        return _FleetMember(server, self._members.get(options.name))
+        return _FleetMember(server, self._retiring.get(options.name))
 
     async def _run(self, group: anyio.abc.TaskGroup, members: Sequence[_FleetMember]) -> None:
         """Restore what is known of the servers, then start them: those first of which nothing is known."""

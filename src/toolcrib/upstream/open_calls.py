@@ -206,5 +206,5 @@ def is_open_call(ctx: Context) -> bool:
     return ctx.request_state is not None and ctx.request_state.startswith(_PREFIX)
 
 
-def _owner(ctx: Context) -> tuple[str | None, str, str | None]:
-    return ctx.caller.tenant, ctx.caller.id, ctx.session
+def _owner(ctx: Context) -> tuple[str | None, str, str | None, frozenset[str]]:
+    return ctx.caller.tenant, ctx.caller.id, ctx.session, ctx.caller.scopes

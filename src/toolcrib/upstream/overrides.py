@@ -4,18 +4,24 @@ An override applies to the tool before anything else sees it: the index, policie
 result. If the server changes a tool so that an override no longer fits, the tool is rejected, and its status says why.
 """
 
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolcrib.checks import checked
-from toolcrib.errors import InvalidName, InvalidRequest
+from toolcrib.errors import InvalidArguments, InvalidName, InvalidRequest
 from toolcrib.names import check_name
+from toolcrib.schema import Schema
 from toolcrib.types import Object, Rejected, Tool, Visibility
 
 OVERRIDDEN_META: Final = "toolcrib/overridden"
 """In `_meta` of an overridden tool: what was changed, and the server's own name for it."""
+_CONDITIONS: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas"}
+)
+"""Keywords that may require an argument beside the schema's own `required`."""
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda _: "UNSET"})()
 """The value of an argument that an override does not set; None is a value."""
 
@@ -106,6 +112,7 @@ class ToolOverride:
                 raise InvalidRequest(f'the tool has no argument "{name}"; it has {known}')
             if argument.hidden and name in required:
                 raise InvalidRequest(f'the argument "{name}" is required, so it can be fixed but not hidden')
+            _check_value(schema, properties, name, argument)
             if argument.disappears:
                 del properties[name]
             else:
@@ -131,6 +138,21 @@ class ToolOverride:
         """Whether what a caller gives for this argument is ignored."""
         argument = self.arguments.get(name)
         return argument is not None and argument.disappears
+
+
+def _check_value(schema: Object, properties: Object, name: str, argument: ArgumentOverride) -> None:
+    """Raise `InvalidRequest` if the schema does not accept the value, or has conditions that need the argument."""
+    value = argument.default if argument.fixed is UNSET else argument.fixed
+    if value is not UNSET:
+        own = Schema({"type": "object", "properties": {name: properties[name]}}, name)
+        try:
+            own.accept({name: value})
+        except InvalidArguments as error:
+            raise InvalidRequest(f'the argument "{name}" cannot have this value: {error.message}') from error
+    if value is not UNSET or argument.hidden:
+        for keyword in _CONDITIONS & schema.keys():
+            if json.dumps(name) in json.dumps(schema[keyword]):
+                raise InvalidRequest(f'the tool has conditions on the argument "{name}" ({keyword}), which need it')
 
 
 def _described(own: Any, argument: ArgumentOverride) -> Any:
