@@ -194,6 +194,21 @@ def test_serve_ends_well_on_sigterm_before_it_has_begun(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+def test_a_hangup_before_serve_has_begun_does_not_end_it(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    os.mkfifo(file)
+    with started("serve", "--http", "127.0.0.1:0", "--config", file) as process:
+        with file.open("w") as settings_file:  # waits until the settings are about to be read
+            process.send_signal(signal.SIGHUP)
+            settings_file.write('{"mcpServers": {}}')
+        errors = pipe(process.stderr)
+        while "serving MCP at" not in next(errors).decode():
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     "words", [("--http", "--config"), pytest.param(("--http", "--sse", "-c"), marks=pytest.mark.slow)]
 )

@@ -87,6 +87,8 @@ def _exit_on_sigterm() -> Iterator[None]:
         raise SystemExit(ExitCode.OK)
 
     before = signal.signal(signal.SIGTERM, leave)
+    if hasattr(signal, "SIGHUP") and not sys.stderr.isatty():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until what it asks for, new settings, can be applied
     try:
         yield
     finally:
