@@ -34,7 +34,7 @@ _MAX_WAITING: Final = 4
 _WAIT_S: Final = 600.0
 """How long a search waits for a call, in seconds."""
 
-_SAVE_S: Final = 1.0
+_SAVE_S: Final = 5.0
 """How often the background task saves, in seconds."""
 
 _RELOAD_S: Final = 30.0
