@@ -127,6 +127,36 @@ async def test_a_revoked_token_is_refused_and_a_new_one_accepted_at_the_next_req
                 assert (await http.post(f"{url}/mcp", json={})).status_code == 401
 
 
+@pytest.mark.parametrize("sse", [False, True], ids=["session", "sse"])
+async def test_a_stream_ends_with_its_token(loading: Loading, sse: bool) -> None:
+    addresses, bound, stop = list[str](), anyio.Event(), anyio.Event()
+
+    def started(address: str) -> None:
+        addresses.append(address)
+        bound.set()
+
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    with anyio.fail_after(20):
+        async with with_ping(with_tokens(loading(), ANN)) as app, anyio.create_task_group() as group:
+            group.start_soon(lambda: app.serve_http(port=0, sse=sse, stop=stop, started=started))
+            await bound.wait()
+            async with httpx2.AsyncClient(headers={**headers, **token(ANN)}) as http:
+                if not sse:
+                    http.headers["mcp-session-id"] = (await http.post(addresses[0], json=initialize)).headers[
+                        "mcp-session-id"
+                    ]
+                for left in ((ANN, BOB), (BOB,)):  # the second stream is the one that a client opens again
+                    async with http.stream("GET", addresses[0]) as stream:
+                        assert stream.status_code == 200
+                        await app.reload(with_tokens(loading(), *left))
+                        async for _ in stream.aiter_bytes():
+                            pass
+                assert (await http.get(addresses[0])).status_code == 401
+            stop.set()
+
+
 async def test_tokens_for_a_server_that_is_open_to_anyone_need_a_restart_and_change_nothing(loading: Loading) -> None:
     with anyio.fail_after(40):
         async with with_ping(loading()) as app, at_address(app.asgi(port=0)) as url:

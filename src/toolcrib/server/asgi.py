@@ -96,6 +96,9 @@ _ERRORS: Final = {
 class Endpoint(Protocol):
     """Answers the requests of one protocol while it runs."""
 
+    def end_session_streams(self) -> None:
+        """End the event streams of sessions, which clients open again."""
+
     def running(self) -> AbstractAsyncContextManager[None]:
         """Hold what outlives a request, such as sessions. May be entered again after it ended."""
 
@@ -130,6 +133,7 @@ class HttpApp(AsgiApp):
         self.path = paths[0] if paths else options.path
         """Where clients connect when the app is served by itself."""
         self.end_streams = end_streams
+        self.end_session_streams = endpoint.end_session_streams
         self._endpoint = endpoint
         self._owner = owner or contextlib.nullcontext
         self._ready = ready

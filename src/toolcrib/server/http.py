@@ -162,6 +162,11 @@ class StreamableHttpEndpoint:
         else:
             await _cancel_on_disconnect(plain.handle_stateless, scope, replay, splicer)
 
+    def end_session_streams(self) -> None:
+        """End the streams of sessions; the sessions stay."""
+        if self._managers is not None:
+            self._managers[0].end_streams()
+
     async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a session, and count the streams on which its client accepts server requests."""
         headers = Headers(scope=scope)
@@ -515,8 +520,7 @@ class SseEndpoint:
             yield
         finally:
             self._transport = None
-            for stream in tuple(self._streams):
-                stream.cancel()
+            self.end_session_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises `NotStarted` outside of `running`."""
@@ -534,6 +538,11 @@ class SseEndpoint:
             await PlainTextResponse("Too many open streams", status_code=503)(scope, receive, send)
         else:
             await self._stream(transport, scope, receive, send)
+
+    def end_session_streams(self) -> None:
+        """End every stream, and its session with it."""
+        for stream in tuple(self._streams):
+            stream.cancel()
 
     async def _stream(self, transport: SseServerTransport, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a session for as long as its stream is open."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal, Protocol, Self, TypeVar
+from weakref import WeakSet
 
 import anyio
 import anyio.abc
@@ -152,6 +153,8 @@ class AsgiApp(ABC):
     """Where clients connect when the app is served by itself."""
     end_streams: Callable[[], None]
     """Ends responses that never end by themselves."""
+    end_session_streams: Callable[[], None]
+    """Ends the event streams of sessions, which clients open again."""
 
     @abstractmethod
     async def __call__(
@@ -205,6 +208,8 @@ class ServableApp(Lifecycle):
         self._is_open = False
         """Whether HTTP is served to clients without any authentication."""
         self._mounts: dict[_Transport, AsgiApp] = {}
+        self._http_apps: WeakSet[AsgiApp] = WeakSet()
+        """All that were made, mounts among them."""
 
     @abstractmethod
     def _watch_collisions(self) -> AbstractAsyncContextManager[None]:
@@ -300,6 +305,7 @@ class ServableApp(Lifecycle):
             anywhere=anywhere,
             owner=self.started,
         )
+        self._http_apps.add(mount)
         if anywhere:
             self._mounts[transport] = mount
             if self._group is not None:
@@ -328,6 +334,8 @@ class ServableApp(Lifecycle):
         if self._tokens is not None:
             self._tokens.replace(tokens)
             lazy_module("handlers").end_streams(self.server)
+            for app in tuple(self._http_apps):
+                app.end_session_streams()
 
     def _http_options(self, host: str | None, port: int | None) -> HttpOptions:
         own = self._options

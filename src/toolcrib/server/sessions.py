@@ -91,6 +91,11 @@ class SessionManager:
         """Serve a request of a client of 2026-07-28, which has no session."""
         await self._manager.handle_request(scope, receive, send)
 
+    def end_streams(self) -> None:
+        """End the event streams that clients opened with a GET; the sessions stay."""
+        for transport in tuple(self._manager._server_instances.values()):  # noqa: SLF001 - the SDK has no public way
+            transport.close_standalone_sse_stream()
+
     async def _serve(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         session = self._sessions.get(session_id)
         if session is None:
