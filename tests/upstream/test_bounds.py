@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +15,10 @@ from tests.fixtures.servers.web import OldWeb, Web
 from tests.upstream.support import call, call_json, names, raw, server_of, serving
 
 from toolcrib.errors import UpstreamError
-from toolcrib.upstream.bounds import Meter, parse_list, run_at_once
+from toolcrib.upstream.bounds import Bounds, Meter, parse_list, run_at_once
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.framing import parse_json
+from toolcrib.upstream.http_transport import _with_bounded_events
 from toolcrib.upstream.options import ServerOptions
 
 SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}
@@ -52,6 +54,33 @@ def test_a_list_parsed_by_entry_equals_one_parsed_whole(entries: list[Any], more
     message = {"jsonrpc": "2.0", "id": 1, "result": {**more, "tools": entries, "nextCursor": "x"}, "extra": more}
     text = json.dumps(message, indent=indent or None).encode()
     assert run_at_once(parse_list(text, parse_json)) == message
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\r", b"\r\n\r\n"])
+async def test_events_are_measured_one_by_one_however_their_ends_are_cut(end: bytes) -> None:
+    event = b"data: {}" + end
+    for cut in range(1, len(event)):
+
+        async def cut_events(cut: int = cut) -> AsyncIterator[bytes]:
+            for _ in range(10):
+                yield event[:cut]
+                yield event[cut:]
+
+        response = httpx2.Response(200, content=cut_events())
+        bounded = _with_bounded_events(response, Bounds(bytes=2 * len(event), nodes=100))
+        assert await bounded.aread() == event * 10
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("part", [b"x", b"\r\n", b"x\n"])
+async def test_an_event_that_is_too_large_ends_its_stream_however_it_is_cut(part: bytes) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" + part
+
+    bounded = _with_bounded_events(httpx2.Response(200, content=endless()), Bounds(bytes=100, nodes=100))
+    assert len(await bounded.aread()) <= 100
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ _ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 _INFLATED_BYTES: Final = 65536
 _EVENT_END: Final = re.compile(rb"\n\n|\r\r|\r\n\r\n")
+_EVENT_END_BYTES: Final = 4
+"""The longest end."""
 _NOT_SENT: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -301,11 +303,14 @@ class _BoundedEvents(httpx2.AsyncByteStream):
         self._bounds = bounds
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        meter = Meter()
+        meter, before = Meter(), b""
         async for chunk in byte_chunks(self._response):
-            start = max((end.end() for end in _EVENT_END.finditer(chunk)), default=0)
-            meter = Meter() if start else meter
-            meter.add(chunk[start:])
+            # An event's end may be cut, with its first bytes in the chunk before.
+            text = before + chunk
+            start = max((end.end() for end in _EVENT_END.finditer(text)), default=0) - len(before)
+            meter = Meter() if start > 0 else meter
+            meter.add(chunk[max(0, start) :])
+            before = text[1 - _EVENT_END_BYTES :]
             if self._bounds.problem(meter.size, meter.nodes):
                 return
             events = _EVENT_END.split(chunk)
