@@ -31,7 +31,7 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
-from toolcrib.metrics import Metrics
+from toolcrib.metrics import GatewayMetrics
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.providers.base import BackendSelector
 from toolcrib.providers.builder import ToolBuilder
@@ -148,7 +148,7 @@ class App(ToolDecorator, ServableApp):
             state=state or self._own_state,
             wait_indexed=self._wait_indexed,
         )
-        self.metrics = Metrics() if self.settings.telemetry.metrics else None
+        self.metrics = GatewayMetrics() if self.settings.telemetry.metrics else None
         """The metrics of this app, if the settings serve them."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings

@@ -36,7 +36,7 @@ _LAG_S: Final = 0.25
 """How often the event loop is asked to wake up."""
 
 
-class Metrics:
+class GatewayMetrics:
     """The metrics of one app."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from tests.e2e.conftest import Files, http_gateway, http_notes, notes
 
 from toolcrib.app import App
 from toolcrib.errors import MissingExtra, SettingsError, ToolNotFound
-from toolcrib.metrics import MAX_LABELS, Metrics
+from toolcrib.metrics import MAX_LABELS, GatewayMetrics
 from toolcrib.middleware.audit import AuditRecord
 from toolcrib.settings.options import Settings, TelemetryOptions
 from toolcrib.testing import text_of
@@ -79,7 +79,7 @@ async def test_an_address_that_is_taken_ends_the_start_with_its_name() -> None:
 
 
 def test_a_label_has_a_bounded_number_of_values() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     for number in range(MAX_LABELS + 50):
         metrics.call_ended(Tool(name="a", namespace=f"n{number}"), "ok", 0.0, None)
     text = metrics.text()
@@ -88,7 +88,7 @@ def test_a_label_has_a_bounded_number_of_values() -> None:
 
 
 def test_what_a_client_or_a_server_makes_up_is_no_label() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.request_ended("sk-secret/1", "ok", 0.0)
     metrics.request_ended("tools/call", "-31337", 0.0)
     metrics.request_ended("tools/call", "-32602", 0.0)
@@ -100,7 +100,7 @@ def test_what_a_client_or_a_server_makes_up_is_no_label() -> None:
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.show_state(lambda: [ServerStatus(name="a", state=ServerState.READY, since=0.0)], list)
     metrics.call_ended(Tool(name="a"), "ok", 0.0, AuditRecord(attempts=2, approval="agreed"))
     metrics.request_ended("tools/call", "ok", 0.0)
@@ -116,7 +116,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
 def test_metrics_without_their_library_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolcrib\[metrics\]'"):
-        Metrics()
+        GatewayMetrics()
 
 
 class Collector:

@@ -165,7 +165,7 @@ def find_calls(source: str, language: ScriptLanguage, servers: Mapping[str, Serv
     >>> from toolcrib.sandbox.languages import LUA
     >>> names = {"calc": ServerNames(original="calc-1", tools={"add": "add"})}
     >>> find_calls("-- calc.sub{}\\nreturn calc.add{a=1}:await()", LUA, names)
-    (SeenCall(server='calc-1', tool='add', line=2, known=True),)
+    (SeenCall(server='calc-1', tool='add', line=2, known=True, problem=''),)
     """
     plain = language.literals.sub(_blank_out, source)
     lines = [match.start() for match in _LINE_END.finditer(source)]

@@ -52,7 +52,7 @@ def request_words(text: str) -> tuple[str, ...]:
     Names of persons, quotations and words with digits are left out; of a long request, all but the part that asks.
 
     >>> request_words('Could you email the quarterly report "Blue" to Ann Smith in room 12?')
-    ('email', 'quarterl', 'report', 'room')
+    ('email', 'quarterli', 'report', 'room')
     """
     query = parse_query(telling_part(text, default_table()) or text)
     language = request_language([word for _, word in query.sequence], accented=not text.isascii())
