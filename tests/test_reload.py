@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.test_app import notes
 from tests.upstream.support import FAST
 
 from toolcrib.app import App
-from toolcrib.errors import SettingsError, ToolNotFound
+from toolcrib.errors import ServerUnavailable, SettingsError, ToolNotFound
 from toolcrib.server.options import Token
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
@@ -76,21 +77,14 @@ async def test_only_servers_that_changed_are_started_or_stopped(loading: Loading
 
 async def test_a_running_call_finishes_on_a_server_that_is_removed(loading: Loading) -> None:
     with anyio.fail_after(40):
-        async with App(loading({}, notes())) as app, anyio.create_task_group() as group:
+        async with App(loading({}, notes())) as app:
             await app.settled()
-            answers: list[str] = []
-
-            async def wait() -> None:
-                answers.append(await text(app, "notes:wait", seconds=0.5))
-
-            group.start_soon(wait)
-            while "waiting" not in await text(app, "notes:list_notes"):
-                await anyio.lowlevel.checkpoint()
-            await app.reload(loading({}))
-            with pytest.raises(ToolNotFound):
-                await app.call("notes:list_notes", {})
-            assert answers == []
-        assert answers == ["waited"]
+            async with waiting(app) as answers:
+                await app.reload(loading({}))
+                with pytest.raises(ToolNotFound):
+                    await app.call("notes:list_notes", {})
+                assert answers == []
+            assert answers == ["waited"]
 
 
 async def test_a_changed_policy_applies_to_the_next_request(loading: Loading) -> None:
@@ -260,19 +254,48 @@ async def test_a_file_that_is_made_after_the_settings_name_it_is_taken_over(tmp_
     assert watcher.problem == ""
 
 
+@asynccontextmanager
+async def waiting(app: App) -> AsyncIterator[list[str]]:
+    """Have a call of `notes:wait` run meanwhile; yields the list that gets its answer at the end."""
+    answers: list[str] = []
+
+    async def wait() -> None:
+        answers.append(await text(app, "notes:wait", seconds=0.5))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        while "waiting" not in await text(app, "notes:list_notes"):
+            await anyio.lowlevel.checkpoint()
+        yield answers
+
+
 async def test_a_server_that_is_removed_and_added_again_starts_when_its_old_self_is_gone(loading: Loading) -> None:
     with anyio.fail_after(40):
-        async with App(loading({}, notes())) as app, anyio.create_task_group() as group:
+        async with App(loading({}, notes())) as app:
             await app.settled()
-            answers: list[str] = []
+            async with waiting(app) as answers:
+                await app.reload(loading({}))
+                await app.reload(loading({}, notes()))
+                assert await text(app, "notes:list_notes") == ""
+                assert answers == ["waited"]
 
-            async def wait() -> None:
-                answers.append(await text(app, "notes:wait", seconds=0.5))
 
-            group.start_soon(wait)
-            while "waiting" not in await text(app, "notes:list_notes"):
-                await anyio.lowlevel.checkpoint()
-            await app.reload(loading({}))
-            await app.reload(loading({}, notes()))
-            assert await text(app, "notes:list_notes") == ""
-            assert answers == ["waited"]
+async def test_a_call_that_waits_for_a_server_ends_when_the_server_is_removed_before_its_start(
+    loading: Loading,
+) -> None:
+    with anyio.fail_after(20):
+        async with App(loading({}, notes())) as app:
+            await app.settled()
+            async with waiting(app):
+                await app.reload(loading({}, notes(retries=2)))
+                successor = app.fleet.server("notes")
+                async with anyio.create_task_group() as group:
+
+                    async def call() -> None:
+                        with pytest.raises(ServerUnavailable, match="stopped"):
+                            await successor.call_tool(app.local_context(), "list_notes", {})
+
+                    group.start_soon(call)
+                    await anyio.lowlevel.checkpoint()
+                    await app.reload(loading({}))
+            assert successor.status.reason == "stopped"

@@ -50,7 +50,7 @@ _ANYTHING: Final = Accepted("", lambda _: True)
 
 
 def _is_number(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and not math.isnan(value)  # type: ignore[arg-type]  # a number
+    return isinstance(value, kind) and not isinstance(value, bool) and not math.isnan(value)  # type: ignore[arg-type]  # `kind` is Integral or Real
 
 
 _PLAIN: Final[Mapping[Any, Accepted]] = {

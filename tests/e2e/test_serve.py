@@ -125,7 +125,7 @@ async def test_sigterm_ends_the_gateway_and_its_servers_with_the_call_under_way_
     assert not any(alive(pid) for pid in started)
 
 
-async def test_callers_meet_no_error_while_servers_are_added_and_removed(files: Files) -> None:
+async def test_callers_meet_no_error_while_servers_are_added_changed_and_removed(files: Files) -> None:
     listing = {"name": "notes:list_notes"}
     with anyio.fail_after(60):
         async with http_gateway(files.config({"notes": notes(), "other": notes()})) as (url, process):
@@ -142,6 +142,7 @@ async def test_callers_meet_no_error_while_servers_are_added_and_removed(files: 
                     group.start_soon(keep_calling)
                 for servers, name, found in (
                     ({"notes": notes(), "third": notes()}, "third:list_notes", True),
+                    ({"notes": notes(), "third": {**notes(), "retries": 2}}, "other:list_notes", False),
                     ({"notes": notes()}, "third:list_notes", False),
                 ):
                     files.config(servers)

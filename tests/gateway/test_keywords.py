@@ -136,6 +136,7 @@ async def test_a_hook_describes_tools_in_the_background(describe: Any) -> None:
     async with serving(SHIFTS, HOSTS, describe=describe) as app:
         await wait_found(app, SHIFTS)
         await wait_found(app, HOSTS)
+        assert sorted(await found(app)) == [HOSTS.id, SHIFTS.id]
 
 
 async def test_a_hook_runs_once_for_each_tool_and_content_also_after_a_restart(tmp_path: Path) -> None:
@@ -157,6 +158,7 @@ async def test_tools_that_appear_later_are_described_too() -> None:
         await wait_found(app, SHIFTS)
         app.register(HOSTS, lambda: "done")
         await wait_found(app, HOSTS)
+        assert HOSTS.id in await found(app)
 
 
 async def test_a_hook_that_fails_for_one_tool_costs_only_that_tool(caplog: pytest.LogCaptureFixture) -> None:
@@ -253,6 +255,7 @@ async def test_the_settings_can_name_a_hook(monkeypatch: pytest.MonkeyPatch) -> 
     with anyio.fail_after(20):
         async with app:
             await wait_found(app, SHIFTS)
+    assert module.describe.calls == [SHIFTS.name]
 
 
 @pytest.mark.parametrize("name", ["no_such_module:f", "os:no_such_function", "os:sep"])

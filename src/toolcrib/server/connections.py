@@ -113,7 +113,7 @@ class _Bounded:
     """The request that was last begun; it has `more_body`, `response_started` and `response_complete`."""
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
-        super().__init__(config, *args, **more)  # type: ignore[call-arg] # of the other base class
+        super().__init__(config, *args, **more)  # type: ignore[call-arg]  # the base beside this mixin takes them
         self._peer: str | None = None
         self._head_bytes = 0
         self._deadline: TimerHandle | None = None
@@ -122,7 +122,7 @@ class _Bounded:
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Admit the connection, or refuse it."""
-        super().connection_made(transport)  # type: ignore[misc] # of the other base class
+        super().connection_made(transport)  # type: ignore[misc]  # the base beside this mixin has it
         address = transport.get_extra_info("peername")
         peer = str(address[0]) if isinstance(address, tuple) and address else ""
         if not self.limits.admit(peer):
@@ -137,7 +137,7 @@ class _Bounded:
             self.limits.release(self._peer)
             self._peer = None
         self._arm(None)
-        super().connection_lost(exc)  # type: ignore[misc] # of the other base class
+        super().connection_lost(exc)  # type: ignore[misc]  # the base beside this mixin has it
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrives in parts, as long as it keeps to the bounds."""
@@ -157,7 +157,7 @@ class _Bounded:
                 self._arm(self.limits.options.keep_alive_s)
         elif self._deadline is None or not self._head_bytes:
             self._arm(self.limits.options.head_timeout_s)  # the head of the next request has begun
-        super().data_received(part)  # type: ignore[misc] # of the other base class
+        super().data_received(part)  # type: ignore[misc]  # the base beside this mixin has it
         if self.transport.is_closing():
             self._arm(None)
             return

@@ -265,7 +265,7 @@ def _annotations(model: type) -> dict[str, Any]:
     """The keys of a model or options class, each with its type."""
     if is_dataclass(model):
         return {item.name.removesuffix("_s"): item.type for item in fields(model)}
-    return {name.removesuffix("_s"): item.annotation for name, item in model.model_fields.items()}  # type: ignore[attr-defined]  # a Table
+    return {name.removesuffix("_s"): item.annotation for name, item in model.model_fields.items()}  # type: ignore[attr-defined]  # what is no dataclass here is a pydantic model
 
 
 def _tables_in(annotation: Any) -> Iterator[type]:

@@ -106,6 +106,10 @@ class RemoteServer(Provider, ABC):
         """Keep it connected until cancelled."""
 
     @abstractmethod
+    def end(self) -> None:
+        """Refuse what waits for a connection, as none will come any more. Harmless after `run`, or twice."""
+
+    @abstractmethod
     async def wait_idle(self) -> None:
         """Wait until no request of a caller is running."""
 
@@ -136,6 +140,7 @@ class _FleetMember:
             # Also if it never started: its successor waits only for this one.
             with anyio.CancelScope(shield=True):
                 await self._wait_predecessor()
+            self.server.end()
             self._done.set()
 
     async def _wait_predecessor(self) -> None:
@@ -155,6 +160,8 @@ class _FleetMember:
         if scope.cancelled_caught:
             logger.warning("%s was stopped while calls were running, after %g s", self.server.name, drain_s)
         self.dismiss()
+        # It may still wait for its predecessor: then its calls must not.
+        self.server.end()
 
     async def gone(self) -> None:
         """Wait until it has stopped and released everything."""

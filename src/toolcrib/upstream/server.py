@@ -92,6 +92,10 @@ class UpstreamServer(RemoteServer):
         """Keep it connected until cancelled; then close everything it holds."""
         await self._supervisor.run()
 
+    def end(self) -> None:
+        """Refuse what waits for a connection, as none will come any more."""
+        self._supervisor.end()
+
     async def wait_idle(self) -> None:
         """Wait until no request of a caller is running."""
         while self._running:

@@ -221,6 +221,11 @@ class Supervisor:
                     await self._give_up(result.reason, failures)
                 await self._pause(result.reason, 0.0 if at_once else self._backoff(failures))
         finally:
+            self.end()
+
+    def end(self) -> None:
+        """Refuse calls that wait for a connection, as none will come any more."""
+        if self._may_connect:
             self._may_connect = False
             self.status_store.update(ServerState.FAILED, reason="stopped", retry_at=None)
 
