@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +91,20 @@ class Tools:
         """The tools by name."""
         return {"add": self.add, "wait": self.wait, "hold": self.hold}
 
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """The tools as functions with parameters, for a server to register."""
+
+        async def add(a: int, b: int) -> int:
+            return int(await self.add({"a": a, "b": b}))
+
+        async def wait() -> int:
+            return int(await self.wait({}))
+
+        async def hold() -> int:
+            return int(await self.hold({}))
+
+        return add, wait, hold
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -121,16 +135,7 @@ def _served(language: str) -> Callable[[Tools], Any]:
     async def opened(tools: Tools) -> Any:
         app = App(Settings(limits=LIMITS, surfaces=SurfaceOptions(surfaces=("progressive",))))
 
-        async def add(a: int, b: int) -> int:
-            return int(await tools.add({"a": a, "b": b}))
-
-        async def wait() -> int:
-            return int(await tools.wait({}))
-
-        async def hold() -> int:
-            return int(await tools.hold({}))
-
-        for function in (add, wait, hold):
+        for function in tools.functions():
             app.tool(namespace="calc")(function)
         async with app, McpClient(app.server, mode="2026-07-28") as client:
 
@@ -161,16 +166,7 @@ async def _server(tools: Tools) -> Any:
     mode = CodeMode(sandbox_provider=MontySandboxProvider(limits=THEIR_LIMITS), max_tool_calls=None)
     server: Any = FastMCP("bench", transforms=[mode])
 
-    async def add(a: int, b: int) -> int:
-        return int(await tools.add({"a": a, "b": b}))
-
-    async def wait() -> int:
-        return int(await tools.wait({}))
-
-    async def hold() -> int:
-        return int(await tools.hold({}))
-
-    for function in (add, wait, hold):
+    for function in tools.functions():
         server.tool(function)
     async with Client(server) as client:
 

@@ -6,7 +6,6 @@ import datetime as dt
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.deadlines import cpu_deadline
 from tests.sandbox.conftest import QUICK, Servers
 from tests.sandbox.test_escaped import BEGUN, EVIL, READY
 
@@ -191,10 +191,8 @@ async def test_a_worker_that_calls_and_never_reads_is_ended(tmp_path: Path, monk
     ids=["a string without an end", "quotes", "digits", "backslashes"],
 )
 def test_the_time_to_read_a_frame_grows_with_its_length_only(text: bytes) -> None:
-    start = time.perf_counter()
-    with contextlib.suppress(frames.ProtocolError):
+    with cpu_deadline(20), contextlib.suppress(frames.ProtocolError):
         frames.loads(text, nodes=200_000)
-    assert time.perf_counter() - start < 20, "it takes a few milliseconds"
 
 
 def test_commas_and_brackets_in_strings_do_not_count_as_values() -> None:
@@ -204,9 +202,8 @@ def test_commas_and_brackets_in_strings_do_not_count_as_values() -> None:
 
 
 def test_finding_calls_in_a_long_script_is_fast() -> None:
-    start = time.perf_counter()
-    found = find_calls("calc.add{}\n" * 23_000, LUA, {"calc": ServerNames(original="calc", tools={"add": "add"})})
-    assert time.perf_counter() - start < 20, "it takes some milliseconds"
+    with cpu_deadline(20):
+        found = find_calls("calc.add{}\n" * 23_000, LUA, {"calc": ServerNames(original="calc", tools={"add": "add"})})
     assert [call.line for call in found] == list(range(1, 201))
 
 

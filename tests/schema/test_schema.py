@@ -2,11 +2,11 @@
 
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.deadlines import cpu_deadline
 
 from toolcrib.errors import InvalidArguments, InvalidTool
 from toolcrib.schema import ParameterInfo, Schema, example, parameters, signature
@@ -216,11 +216,9 @@ def test_a_broken_schema_under_a_key_that_is_a_number_is_refused_with_the_reason
 
 def test_large_arguments_are_refused_fast_by_their_first_fault() -> None:
     schema = Schema(of({"a": {"type": "array", "items": {"type": "string"}}}), "do")
-    started = perf_counter()
-    with pytest.raises(InvalidArguments) as caught:
+    with cpu_deadline(5), pytest.raises(InvalidArguments) as caught:
         schema.check({"a": [1] * 300_000})
     assert caught.value.message == 'do: "a[0]" must be string, not integer.'
-    assert perf_counter() - started < 5
 
 
 def test_a_deep_path_is_shown_short() -> None:
@@ -273,19 +271,17 @@ def laughing(levels: int, **names: str) -> dict[str, Any]:
 @pytest.mark.parametrize("schema", [laughing(60), laughing(60, home="#"), laughing(60, home="http://x/y#")])
 def test_a_schema_that_would_never_finish_is_left_to_the_server(schema: dict[str, Any]) -> None:
     schema = {"$id": "http://x/y", **schema}
-    started = perf_counter()
-    Schema(schema, "do").check({"a": "x"})
-    assert example(Tool(name="do", input_schema={**schema, "required": ["a"]})) is not None
-    assert perf_counter() - started < 5
+    with cpu_deadline(5):
+        Schema(schema, "do").check({"a": "x"})
+        assert example(Tool(name="do", input_schema={**schema, "required": ["a"]})) is not None
 
 
 def test_a_recursion_that_branches_is_checked_only_as_deep_as_it_is_cheap() -> None:
     node = {"type": "object", "allOf": [of({"next": {"$ref": "#/$defs/node"}})] * 2}
     schema = of({"next": {"$ref": "#/$defs/node"}}, **{"$defs": {"node": node}})
-    started = perf_counter()
-    Schema(schema, "do").check(nested(80))
-    assert message(schema, {"next": {"next": 1}}).startswith('"next.next" must be object')
-    assert perf_counter() - started < 5
+    with cpu_deadline(5):
+        Schema(schema, "do").check(nested(80))
+        assert message(schema, {"next": {"next": 1}}).startswith('"next.next" must be object')
 
 
 def test_a_reference_in_any_place_counts_for_the_depth() -> None:
@@ -297,10 +293,9 @@ def test_a_reference_in_any_place_counts_for_the_depth() -> None:
 
 
 def test_a_hostile_pattern_is_given_up_on() -> None:
-    started = perf_counter()
-    text = message(of({"a": {"pattern": "^(?=a)(a+)+(?!c)b$"}}), {"a": "a" * 50_000 + "c"})
+    with cpu_deadline(5):
+        text = message(of({"a": {"pattern": "^(?=a)(a+)+(?!c)b$"}}), {"a": "a" * 50_000 + "c"})
     assert text.startswith('"a" ')
-    assert perf_counter() - started < 5
 
 
 @pytest.mark.parametrize("pattern", [r"^[\w-.]+$", r"^[.-\w]+$"])

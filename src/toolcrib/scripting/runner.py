@@ -56,8 +56,8 @@ _MAX_NAMED: Final = 10
 """Servers that a hint names."""
 
 
-class ScriptQuestions(Protocol):
-    """The questions of one script's tools; see `questions`."""
+class ClientQuestions(Protocol):
+    """What the tools of one script ask its client: `questions.ScriptQuestions`. Loaded only for a run."""
 
     pauses: Pauses
 
@@ -108,7 +108,7 @@ class ScriptRunner:
         `InvalidRequest`, `MissingExtra` if the engine is not installed, and `ExecutionFailed`.
         """
 
-        async def run(own: Context, questions: ScriptQuestions) -> ToolResult:
+        async def run(own: Context, questions: ClientQuestions) -> ToolResult:
             prepared = await self._prepare(
                 own, source, language, read_only=read_only, answers=answers, questions=questions
             )
@@ -118,7 +118,7 @@ class ScriptRunner:
         return done
 
     async def _run(
-        self, run: "ScriptRun", questions: ScriptQuestions, arguments: Object | None, limits: Limits | None
+        self, run: "ScriptRun", questions: ClientQuestions, arguments: Object | None, limits: Limits | None
     ) -> ToolResult:
         source = run.source
         traces: list[CallTrace] = []
@@ -172,7 +172,7 @@ class ScriptRunner:
         *,
         read_only: bool,
         answers: Object | None = None,
-        questions: ScriptQuestions | None = None,
+        questions: ClientQuestions | None = None,
     ) -> "ScriptRun":
         """Resolve what the run needs: its view, the servers' states, and the tools that the script can reach."""
         known = self.engines.language(language)

@@ -105,7 +105,7 @@ def read_meaning(
     rows = np.array(content, dtype=np.intp)
     sums = _clause_sums(clauses, distinct, known.vectors)
     topics, vectors = quantize_unit_vectors(sums).split(len(clauses))
-    unread = 0.0 if query.text.isascii() else _unread_share(known.vectors[rows])
+    unread = 0.0 if query.text.isascii() or not words else _unread_share(known.vectors[rows])
     return QueryMeaning(
         words=words,
         stems=stems,
