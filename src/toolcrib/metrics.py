@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 import anyio
 
 from toolcrib.errors import SettingsError, missing_extra
-from toolcrib.middleware.audit import AuditRecord
+from toolcrib.middleware.observers import EndedCall, EndedSearch
 from toolcrib.tokens import estimate_tokens
-from toolcrib.types import SearchReply, ServerStatus, Tool
+from toolcrib.types import ServerStatus, Tool
 
 MAX_LABELS: Final = 200
 """Different values of one label."""
@@ -73,10 +73,11 @@ class GatewayMetrics:
         known = method if method in _METHODS else "other"
         self.requests.labels(known, _known_outcome(outcome)).observe(duration_s)
 
-    def call_ended(self, tool: Tool | None, outcome: str, duration_s: float, record: AuditRecord | None) -> None:
-        """Count a call; `tool` is None if there was no such tool for the caller."""
+    def call_ended(self, call: EndedCall) -> None:
+        """Count a call."""
+        tool, record = call.tool, call.record
         namespace = "" if tool is None else self._bounded("namespace", tool.namespace)
-        self.calls.labels(namespace, self._bounded("outcome", outcome)).observe(duration_s)
+        self.calls.labels(namespace, self._bounded("outcome", call.outcome)).observe(call.duration_s)
         if record is None:
             return
         if record.attempts > 1:
@@ -86,10 +87,9 @@ class GatewayMetrics:
         if record.approval:
             self.approvals.labels(self._bounded("approval", record.approval)).inc()
 
-    def search_ended(self, reply: SearchReply, duration_s: float) -> None:
+    def search_ended(self, search: EndedSearch) -> None:
         """Count a search by whether it found something, only weak hits, or nothing."""
-        outcome = "none" if not reply.hits else "weak" if all(hit.weak for hit in reply.hits) else "hit"
-        self.searches.labels(outcome).observe(duration_s)
+        self.searches.labels(search.outcome).observe(search.duration_s)
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop wakes up, until cancelled."""

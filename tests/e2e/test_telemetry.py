@@ -21,9 +21,10 @@ from toolcrib.app import App
 from toolcrib.errors import MissingExtra, SettingsError, ToolNotFound
 from toolcrib.metrics import MAX_LABELS, GatewayMetrics
 from toolcrib.middleware.audit import AuditRecord
+from toolcrib.middleware.observers import EndedCall, EndedSearch
 from toolcrib.settings.options import Settings, TelemetryOptions
 from toolcrib.testing import text_of
-from toolcrib.types import SearchReply, ServerState, ServerStatus, Tool
+from toolcrib.types import LOCAL, Context, SearchReply, SearchRequest, ServerState, ServerStatus, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +32,10 @@ DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana-dashboard.json"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 ANYWHERE = Settings(telemetry=TelemetryOptions(metrics="127.0.0.1:0"))
+
+
+def ended(tool: Tool, record: AuditRecord | None = None) -> EndedCall:
+    return EndedCall(ctx=Context(caller=LOCAL), tool=tool, name=tool.id, outcome="ok", record=record)
 
 
 async def shown(app: App) -> str:
@@ -81,7 +86,7 @@ async def test_an_address_that_is_taken_ends_the_start_with_its_name() -> None:
 def test_a_label_has_a_bounded_number_of_values() -> None:
     metrics = GatewayMetrics()
     for number in range(MAX_LABELS + 50):
-        metrics.call_ended(Tool(name="a", namespace=f"n{number}"), "ok", 0.0, None)
+        metrics.call_ended(ended(Tool(name="a", namespace=f"n{number}")))
     text = metrics.text()
     assert len(re.findall(r"^toolcrib_tool_call_duration_seconds_count\{", text, re.MULTILINE)) == MAX_LABELS + 1
     assert 'toolcrib_tool_call_duration_seconds_count{namespace="other",outcome="ok"} 50.0' in text
@@ -102,9 +107,12 @@ def test_what_a_client_or_a_server_makes_up_is_no_label() -> None:
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     metrics = GatewayMetrics()
     metrics.show_state(lambda: [ServerStatus(name="a", state=ServerState.READY, since=0.0)], list)
-    metrics.call_ended(Tool(name="a"), "ok", 0.0, AuditRecord(attempts=2, approval="agreed"))
+    metrics.call_ended(ended(Tool(name="a"), AuditRecord(attempts=2, approval="agreed")))
     metrics.request_ended("tools/call", "ok", 0.0)
-    metrics.search_ended(SearchReply(), 0.0)
+    search = EndedSearch(
+        ctx=Context(caller=LOCAL), request=SearchRequest(), reply=SearchReply(), started=0, duration_s=0, number=1
+    )
+    metrics.search_ended(search)
     there = set(re.findall(r"^([a-z]\w+)", metrics.text(), re.MULTILINE))
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]

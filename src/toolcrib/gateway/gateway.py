@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -50,8 +50,9 @@ from toolcrib.gateway.visibility import (
     unready_server,
     visible_servers,
 )
-from toolcrib.middleware.audit import AuditSink, CallObserver
+from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.breaker import BreakerState
+from toolcrib.middleware.observers import EndedSearch, GatewayObserver, request_number
 from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.providers.base import BackendSelector, ProviderSource
 from toolcrib.resources.manager import ResourceManager
@@ -104,13 +105,6 @@ class ToolDescription:
     signature: str
     example: Object
     """Arguments that match the schema, ready to send."""
-
-
-class GatewayObserver(CallObserver, Protocol):
-    """Counts calls and searches."""
-
-    def search_ended(self, reply: SearchReply, duration_s: float) -> None:
-        """A search, not a list of everything, ended after `duration_s` seconds."""
 
 
 @checked
@@ -248,7 +242,12 @@ class Gateway:
         with TRACING.search(len(request.queries)):
             reply = await self._search_all(ctx, request)
         if self._observer is not None and any(query.strip() for query in request.queries):
-            self._observer.search_ended(reply, time.monotonic() - started)
+            took = time.monotonic() - started
+            self._observer.search_ended(
+                EndedSearch(
+                    ctx=ctx, request=request, reply=reply, started=started, duration_s=took, number=request_number(ctx)
+                )
+            )
         return reply
 
     async def _search_all(self, ctx: Context, request: SearchRequest) -> SearchReply:

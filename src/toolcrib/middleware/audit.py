@@ -9,12 +9,12 @@ import logging
 import os
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
-from typing import Final, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple
 
 from toolcrib.errors import ToolcribError
 from toolcrib.middleware.fingerprint import canonical_json, digest, visible_chars
-from toolcrib.types import Call, CallNext, Context, Tool, ToolResult
+from toolcrib.types import Call, CallNext, Context, ToolResult
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,17 @@ def log_sink(name: str = AUDIT_LOGGER) -> AuditSink:
     return write
 
 
-@dataclass(slots=True)
+class Attempt(NamedTuple):
+    """One attempt at a backend."""
+
+    backend: str
+    started: float
+    """By the clock of the pipeline, in seconds."""
+    duration_s: float
+    failed: bool
+
+
+@dataclass(slots=True, eq=False)
 class AuditRecord:
     """What the layers below the audit report about the current call."""
 
@@ -87,6 +97,12 @@ class AuditRecord:
     """The backend that was called last."""
     cached: bool = False
     approval: str = ""
+    timed: list[Attempt] = field(default_factory=list)
+    """The attempts that have ended."""
+    outer: "AuditRecord | None" = None
+    """The call that this one was made by, such as that of a stored script."""
+    request: int = 0
+    """The number of the request that it belongs to, if an observer wants it."""
 
 
 CURRENT_RECORD: ContextVar[AuditRecord | None] = ContextVar("toolcrib.audit", default=None)
@@ -104,53 +120,6 @@ def record_cache_hit() -> None:
         record.cached = True
 
 
-class CallObserver(Protocol):
-    """Counts calls. Runs in the event loop, so it must not block, and it must not raise."""
-
-    def call_ended(self, tool: Tool | None, outcome: str, duration_s: float, record: AuditRecord | None) -> None:
-        """A call ended after `duration_s` seconds; `tool` is None if the caller sees no such tool."""
-
-
-class ObserverMiddleware:
-    """Reports the end of each call to an observer."""
-
-    def __init__(self, observer: CallObserver, clock: Callable[[], float], *, audited: bool) -> None:
-        """`clock` is monotonic, in seconds; `audited` is whether an `AuditMiddleware` is the layer outside of this."""
-        self._observer = observer
-        self._audited = audited
-        self._clock = clock
-
-    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
-        """Run the call and report how it ended."""
-        started, outcome = self._clock(), "cancelled"
-        record = CURRENT_RECORD.get() if self._audited else AuditRecord()
-        token = None if self._audited else CURRENT_RECORD.set(record)
-        try:
-            result = await call_next(ctx, call)
-            outcome = _outcome(result)
-        except Exception as error:
-            outcome = error.code if isinstance(error, ToolcribError) else "internal_error"
-            raise
-        else:
-            return result
-        finally:
-            if token is not None:
-                CURRENT_RECORD.reset(token)
-            self._observer.call_ended(call.tool, outcome, self._clock() - started, record)
-
-    def record_refused(self, error: ToolcribError) -> None:
-        """Report a call that was refused before it came this far."""
-        self._observer.call_ended(None, error.code, 0.0, None)
-
-
-async def record_attempt(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
-    """Record that a backend is called; the innermost layer of an audited call."""
-    if (record := CURRENT_RECORD.get()) is not None:
-        record.attempts += 1
-        record.backend = call.backend
-    return await call_next(ctx, call)
-
-
 class AuditMiddleware:
     """The outermost layer. A sink that raises breaks no call; the failure is logged once until it works again."""
 
@@ -166,12 +135,12 @@ class AuditMiddleware:
 
     async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         """Run the call and report how it ended."""
-        record, came, started = AuditRecord(), self._wall(), self._clock()
+        record, came, started = AuditRecord(outer=CURRENT_RECORD.get()), self._wall(), self._clock()
         token = CURRENT_RECORD.set(record)
         outcome, size = "cancelled", 0
         try:
             result = await call_next(ctx, call)
-            outcome, size = _outcome(result), visible_chars(result)
+            outcome, size = outcome_of(result), visible_chars(result)
         except ToolcribError as error:
             outcome = error.code
             raise
@@ -233,7 +202,8 @@ class AuditMiddleware:
             self._failing = False
 
 
-def _outcome(result: ToolResult) -> str:
+def outcome_of(result: ToolResult) -> str:
+    """The outcome of a call that returned a result."""
     if result.kind == "input_required":
         return result.kind
     return "tool_error" if result.is_error else "ok"

@@ -27,14 +27,12 @@ from toolcrib.middleware.audit import (
     AUDIT_LOGGER,
     AuditMiddleware,
     AuditSink,
-    CallObserver,
-    ObserverMiddleware,
     log_sink,
-    record_attempt,
 )
 from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
 from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.limits import DeadlineMiddleware, RateMiddleware, RetryMiddleware
+from toolcrib.middleware.observers import AttemptMiddleware, CallObserver, ObserverMiddleware
 from toolcrib.middleware.options import CallOptions
 from toolcrib.providers.base import Backend, BackendSelector, find_tool
 from toolcrib.providers.content import copy_json, to_result
@@ -271,7 +269,7 @@ class MiddlewareStack:
         if self._audit is not None:
             self._audit.record_refused(ctx, tool, error)
         if self._observer is not None:
-            self._observer.record_refused(error)
+            self._observer.record_refused(ctx, tool, error)
 
     def breaker_states(self) -> tuple[BreakerState, ...]:
         """Return the breaker's view of each backend, by name; empty without a breaker."""
@@ -293,10 +291,9 @@ def build_stack(
 ) -> MiddlewareStack:
     """Build the stack of these options, in the order that the package describes.
 
-    `extra` is the application's own middleware. An `audit` sink replaces the log; an `observer` counts calls.
-    `state` holds what several
-    processes share, by default in memory. `clock` is monotonic and `wall` since the epoch, both in seconds; `random`
-    returns 0 up to 1.
+    `extra` is the application's own middleware. An `audit` sink replaces the log; an `observer` learns of each call.
+    `state` holds what several processes share, by default in memory. `clock` is monotonic and `wall` since the epoch,
+    both in seconds; `random` returns 0 up to 1.
     """
     state = state or MemoryStore(clock=clock)
     auditing = _build_audit(options, audit, clock, wall)
@@ -313,7 +310,7 @@ def build_stack(
         DeadlineMiddleware(options.deadline_s) if options.deadline_s is not None else None,
         RetryMiddleware(options.retry, sleep=sleep, random=random) if options.retry is not None else None,
     ]
-    attempt_layers: list[CallMiddleware | None] = [breaker, record_attempt if auditing or observing else None]
+    attempt_layers: list[CallMiddleware | None] = [breaker, AttemptMiddleware(clock) if auditing or observing else None]
     return MiddlewareStack(
         [layer for layer in call_layers if layer is not None],
         [layer for layer in attempt_layers if layer is not None],
