@@ -15,10 +15,11 @@ from toolcrib.search.analysis import field_texts
 from toolcrib.search.index import Index, IndexView, idf
 from toolcrib.search.lexical import LexicalMatch, MatchedTerm
 from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.literals import PARAMETER_KINDS
 from toolcrib.search.options import Field
 from toolcrib.search.ranking import Ranking, rank
 from toolcrib.search.signals import SIGNALS, QueryMeaning
-from toolcrib.search.text import PARAMETER_KINDS, STOP_WORDS, ParsedQuery, parse_query, split_words, stem
+from toolcrib.search.text import STOP_WORDS, ParsedQuery, parse_query, split_words, stem
 from toolcrib.types import Tool
 
 EXACT = 1e-6

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.search.lexical import SpellingIndex, max_edits
+from toolcrib.search.spelling import SpellingIndex, max_edits
 
 Value = TypeVar("Value")
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from toolcrib.search.lexicon import _EVERYDAY_SYNONYMS, _NOUN_SYNONYMS, _VERB_SYNONYMS, Lexicon
+from toolcrib.search.lexicon import ADDED_SECTIONS, Lexicon, packaged_lines
 from toolcrib.search.text import STOP_WORDS, split_words
 
 PAIRS = {
@@ -248,8 +248,8 @@ def test_the_lexicon_in_the_package_is_built_once() -> None:
 
 
 def test_general_pairs_are_unique_and_without_stop_words() -> None:
-    lines = [line.partition(":") for line in (_VERB_SYNONYMS + _EVERYDAY_SYNONYMS + _NOUN_SYNONYMS).split("\n") if line]
-    pairs = [(min(head, other), max(head, other)) for head, _, others in lines for other in others.split()]
+    lines = [line for section in ADDED_SECTIONS for line in packaged_lines(section)]
+    pairs = [(min(head, other), max(head, other)) for head, others in lines for other in others]
     assert [pair for pair, count in Counter([*pairs, *Lexicon.points().pairs]).items() if count > 1] == []
     assert STOP_WORDS.isdisjoint(word for pair in Lexicon.default().pairs for word in pair)
     assert len(Lexicon.default().pairs) == len(pairs) + len(Lexicon.points().pairs)

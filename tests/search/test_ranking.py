@@ -16,10 +16,9 @@ from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.intent import TOOL_VERBS, read_intent
 from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.literals import FORMAT_KINDS, PARAMETER_KINDS
 from toolcrib.search.options import Calibration, SearchOptions, SignalWeights
 from toolcrib.search.text import (
-    FORMAT_KINDS,
-    PARAMETER_KINDS,
     STOP_WORDS,
     is_unspaced,
     parse_query,

@@ -4,14 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolcrib.search.literals import FORMAT_KINDS, LITERAL_KINDS, PARAMETER_KINDS, literal_kinds, literal_names
 from toolcrib.search.text import (
-    FORMAT_KINDS,
-    LITERAL_KINDS,
     MAX_WORD,
-    PARAMETER_KINDS,
     STOP_WORDS,
-    literal_kinds,
-    literal_names,
     parse_query,
     split_identifier,
     split_words,

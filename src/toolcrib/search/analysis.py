@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.inflection import request_language, stop_words
+from toolcrib.search.literals import FORMAT_KINDS
 from toolcrib.search.options import Field, FieldOptions
-from toolcrib.search.text import FORMAT_KINDS, STOP_WORDS, TOKEN, WHOLE_NAME, split_identifier, stem
+from toolcrib.search.text import STOP_WORDS, TOKEN, WHOLE_NAME, split_identifier, stem
 from toolcrib.types import Object, Tool
 
 Ints = npt.NDArray[np.int32]

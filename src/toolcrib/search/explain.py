@@ -12,6 +12,7 @@ import numpy as np
 from toolcrib.search.analysis import MAX_NAME_WORDS
 from toolcrib.search.index import IndexView, Segment
 from toolcrib.search.lexical import CandidateRows
+from toolcrib.search.literals import literal_names
 from toolcrib.search.options import FIELD_NAMES, SearchOptions
 from toolcrib.search.ranking import RankedTool, Ranking
 from toolcrib.search.signals import (
@@ -21,7 +22,7 @@ from toolcrib.search.signals import (
     matching_pairs,
     matching_verb,
 )
-from toolcrib.search.text import STOP_WORDS, ParsedQuery, literal_names, stem
+from toolcrib.search.text import STOP_WORDS, ParsedQuery, stem
 from toolcrib.types import Reason, ScorePart
 
 _MIN_NAMED_LIKENESS = 0.2

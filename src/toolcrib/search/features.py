@@ -15,7 +15,8 @@ import numpy.typing as npt
 from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAnalyzer, Vocabulary, WordStream
 from toolcrib.search.embedding import ComputedVectors, NoVectors, ToolVectors, tool_text, unknown_rows
 from toolcrib.search.intent import TOOL_VERBS
-from toolcrib.search.text import PARAMETER_KINDS, STOP_WORDS
+from toolcrib.search.literals import PARAMETER_KINDS
+from toolcrib.search.text import STOP_WORDS
 from toolcrib.search.vectors import (
     COARSE_COMPONENTS,
     Embedder,

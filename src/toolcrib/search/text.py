@@ -1,4 +1,4 @@
-"""Read text: words and their stems, kinds of literals and verbs, and whole queries.
+"""Read text: words and their stems, and whole queries.
 
 Works for identifiers and prose in any script. Two forms of a word match when they share a stem. A set of kinds is an
 int with one bit per kind. Knows nothing about tools or scores.
@@ -6,7 +6,7 @@ int with one bit per kind. Knows nothing about tools or scores.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from toolcrib.search.glossary import fold_accents, words_within
 from toolcrib.search.inflection import script_stem
+from toolcrib.search.literals import LITERAL_BITS, MIN_HASH, find_literals, may_have_literals
 
 MAX_WORD = 64
 """Longer words are cut to this many characters."""
@@ -185,118 +186,6 @@ _UNSPACED_CHAR = re.compile(rf"[{_CJK}{_UNSPACED}]")
 
 _analyze_cached = lru_cache(maxsize=16_384)(_analyze)
 
-LITERAL_KINDS = ("url", "email", "ip", "path", "date", "time", "money", "number", "coordinates", "hash")
-"""Kinds of literals. The place of a kind is its bit."""
-
-
-# The first alternative skips plain words, which make up most of a query: no literal begins inside a word that is
-# followed by a space. It leaves out words that may begin a date. The lookbehinds make each run of characters match
-# from its start only; trying every character of a long run would take quadratic time.
-_LITERAL_PATTERN = r"""
-      (?:(?!next|to[dm]|yest|[jfmasond][aepuco][nbrlygptvc])[a-z]{1,20}(?:[\s,!?;]+|\.?$|\.\s+))+
-    | (?P<url>https?://\S|\bwww\.\w|\blocalhost:\d
-        |(?<![\w.@-])(?:[a-z0-9-]{1,63}\.){1,4}(?:com|org|net|io|dev|gov|edu)\b(?!\.\w|\())
-    | (?P<email>(?<![\w.+-])[\w.+-]+@[\w-]+\.\w)
-    | (?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}\b)
-    | (?P<coordinates>-?\d{1,3}\.\d{3,}\s*,\s*-?\d{1,3}\.\d{3,})
-    | (?P<hash>\b0x[0-9a-f]{8,}\b|\b[0-9a-f]{32,64}\b)
-    | (?P<path>(?<![\w/])[~.]{0,2}/[\w.-]+/|\b[a-z]:\\
-        |(?<![\w-])[\w-]+\.(?:txt|csv|json|pdf|png|jpe?g|gif|svg|py|js|ts|sh|sql|md|log|toml|ini
-        |xlsx?|docx?|pptx?|html?|xml|ya?ml|zip|gz|mp[34]|wav)\b)
-    | (?P<date>\b\d{4}-\d\d?-\d\d?\b|\b\d\d?/\d\d?/\d{2,4}\b|\b(?:today|tomorrow|yesterday)\b
-        |\b(?:january|february|march|april|june|july|august|september|october|november|december)\b
-        |\bnext\ (?:week|month|year|monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b)
-    | (?P<time>\b\d\d?:\d\d\b|\b\d\d?\s?[ap]m\b)
-    | (?P<money>[$€£]\s?\d|(?<![\w.,])\d[\d.,]*\s?(?:dollars?|usd|eur|euros?)\b)
-    | (?P<number>\b\d+(?:\.\d+)?\b)
-"""
-
-_LITERAL = re.compile(_LITERAL_PATTERN, re.IGNORECASE | re.VERBOSE)
-
-_LOWER_CASE_LITERAL = re.compile(_LITERAL_PATTERN, re.VERBOSE)
-"""The same for lower-case ASCII text, which is faster without IGNORECASE."""
-
-_LITERAL_BITS = {kind: 1 << bit for bit, kind in enumerate(LITERAL_KINDS)}
-
-
-def literal_kinds(text: str) -> int:
-    """Find the kinds of literals in a text, as bits.
-
-    >>> text = "mail ann@example.org the 3 files of https://example.org/a"
-    >>> literal_names(literal_kinds(text)), literal_kinds("plain words")
-    (('url', 'email', 'number'), 0)
-    """
-    return reduce(or_, [_LITERAL_BITS[kind] for kind, _ in _find_literals(text)], 0)
-
-
-def _find_literals(text: str) -> list[tuple[str, int]]:
-    """The kind of each literal in a text, and where it begins."""
-    found = _LOWER_CASE_LITERAL.finditer(text.lower()) if text.isascii() else _LITERAL.finditer(text)
-    return [(match.lastgroup, match.start()) for match in found if match.lastgroup]
-
-
-def _may_have_literals(text: str, typed: Sequence[str]) -> bool:
-    """A fast test that only texts without literals fail; `typed` has the words of the text, all short."""
-    if not text.isascii() or _LITERAL_SIGN.search(text):
-        return True
-    return not _DATE_WORDS.isdisjoint(map(str.lower, typed))
-
-
-_LITERAL_SIGN = re.compile(r"[\d/\\@.](?:(?<!\.)|(?=\w))")
-"""Every literal has one of these, except for dates in words and hashes without a digit."""
-
-_DATE_WORD_TEXT = """
-today tomorrow yesterday next january february march april june july august september october november december may
-"""
-_DATE_WORDS = frozenset(_DATE_WORD_TEXT.split())
-"""One of them is in every date without a digit."""
-
-_MIN_HASH = 32
-"""A word of so many letters may be a hash without a digit."""
-
-
-def literal_names(kinds: int) -> tuple[str, ...]:
-    """List the names of the kinds in a set."""
-    return tuple(kind for kind in LITERAL_KINDS if kinds & _LITERAL_BITS[kind])
-
-
-def _kinds_by_word(lines: Iterable[tuple[int, str]]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for bits, words in lines:
-        for word in words.split():
-            found[word] = found.get(word, 0) | bits
-    return found
-
-
-PARAMETER_KINDS = _kinds_by_word(
-    (
-        (_LITERAL_BITS["url"], "url urls uri link links website webpage href"),
-        (_LITERAL_BITS["email"], "email emails mail recipient recipients"),
-        (_LITERAL_BITS["ip"], "ip ipv4 ipv6"),
-        (_LITERAL_BITS["path"], "path paths file files filename directory folder"),
-        (_LITERAL_BITS["date"], "date dates day birthday deadline"),
-        (_LITERAL_BITS["time"], "time times hour hours timestamp"),
-        (_LITERAL_BITS["money"], "amount price cost budget salary money fee"),
-        (_LITERAL_BITS["number"], "number count"),
-        (_LITERAL_BITS["coordinates"], "latitude longitude lat lon lng coordinate coordinates"),
-        (_LITERAL_BITS["hash"], "hash checksum digest sha txid"),
-    )
-)
-"""Words in the name of a parameter, and the kinds of literals it accepts."""
-
-FORMAT_KINDS = _kinds_by_word(
-    (
-        (_LITERAL_BITS["url"], "uri url iri uri-reference"),
-        (_LITERAL_BITS["email"], "email idn-email"),
-        (_LITERAL_BITS["ip"], "ipv4 ipv6"),
-        (_LITERAL_BITS["path"], "path file-path directory-path"),
-        (_LITERAL_BITS["date"], "date date-time"),
-        (_LITERAL_BITS["time"], "time date-time duration"),
-        (_LITERAL_BITS["number"], "number"),
-    )
-)
-"""Values of `format` in JSON Schema, and the kinds of literals they stand for."""
-
 _MAX_QUERY = 8_000
 """Characters of a query that are read; the rest is ignored."""
 
@@ -412,7 +301,7 @@ def _parse(text: str) -> ParsedQuery:
         for word in words
     ][:_MAX_TERMS]
     sequence = tuple([(place, word[0]) for place, _, _, word in read])
-    literals = _find_literals(text) if longest >= _MIN_HASH or _may_have_literals(text, typed) else []
+    literals = find_literals(text) if longest >= MIN_HASH or may_have_literals(text, typed) else []
     values = _value_places(text, typed, starts)
     read = _read_idioms(_read_literals(text, starts, read, literals), typed)
     terms: dict[str, QueryTerm] = {}
@@ -420,7 +309,7 @@ def _parse(text: str) -> ParsedQuery:
         root = word.stem
         if root not in terms:
             terms[root] = QueryTerm(root, word.text, shown, range(first, last + 1), is_value=first in values)
-    kinds = reduce(or_, [_LITERAL_BITS[kind] for kind, _ in literals], 0)
+    kinds = reduce(or_, [LITERAL_BITS[kind] for kind, _ in literals], 0)
     return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, starts, read), kinds, text)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolcrib.search.lexical import SpellingIndex, is_correctable, max_edits
+from toolcrib.search.spelling import SpellingIndex, is_correctable, max_edits
 from toolcrib.search.vectors import WordPieceTable
 
 WORDS = ["weather", "whether", "wheat", "issue", "tissue", "repository", "api", "apis", "größe", "utf8", "Issue", "ab"]
