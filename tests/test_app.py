@@ -33,12 +33,13 @@ from toolcrib.search.vectors import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateCodec
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider
-from toolcrib.types import Context, Object, SearchRequest, ServerState, StateCodec, Tool, ToolResult, Visibility
+from toolcrib.types import Context, Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio

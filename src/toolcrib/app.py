@@ -46,6 +46,7 @@ from toolcrib.search.vectors import Embedder
 from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare
+from toolcrib.state.base import StateStore
 from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
@@ -61,7 +62,6 @@ from toolcrib.types import (
     SearchRequest,
     ServerState,
     ServerStatus,
-    StateStore,
     Tool,
     ToolResult,
 )

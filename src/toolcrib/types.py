@@ -9,16 +9,10 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from toolcrib.checks import checked
 from toolcrib.errors import ExecutionFailed, InvalidTool, NotAuthenticated, ToolFailed
-
-_V = TypeVar("_V")
-
-
-_R = TypeVar("_R")
-
 
 JSON = Any
 """A JSON value: `None`, bool, int, float, str, list or dict with str keys."""
@@ -613,66 +607,6 @@ class AuthenticatorWithRoutes(Authenticator, Protocol):
 
     def routes(self) -> Sequence[Any]:
         """Starlette routes, with paths relative to where the app is mounted."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateCodec(Generic[_V]):
-    """Converts the values of a table to JSON and back, for stores outside this process."""
-
-    encode: Callable[[_V], JSON]
-    decode: Callable[[JSON], _V]
-    """Raises `ValueError` for JSON that another version wrote and that it cannot read."""
-
-
-class StateTable(Protocol[_V]):
-    """Values of one kind, by key. A value that was read must not be changed, except by `update`."""
-
-    async def get(self, key: str) -> _V | None:
-        """Return the value, or None if there is none or it has expired."""
-
-    async def set(self, key: str, value: _V, *, ttl_s: float | None = None, size: int = 0) -> None:
-        """Store a value for `ttl_s` seconds, None for no limit. `size` counts against the table's `max_size`."""
-
-    async def update(
-        self,
-        key: str,
-        change: Callable[[_V | None], tuple[_V | None, _R]],
-        *,
-        ttl_s: float | None = None,
-        size: int | None = None,
-    ) -> _R:
-        """Replace a value atomically, and return the second item that `change` returned.
-
-        `size` is as in `set`; by default, the new value counts as much as the old one.
-        `change` gets the value, or None, and returns the new one, or None to delete it. It may change the value it was
-        given but must have no other side effects: it runs again if another process changed the value meanwhile.
-        """
-
-    async def delete(self, key: str) -> None:
-        """Delete a value; does nothing if there is none."""
-
-    async def items(self) -> Mapping[str, _V]:
-        """Return all values that have not expired, by key."""
-
-
-class StateStore(Protocol):
-    """Keeps the state that several processes serving one address have to share."""
-
-    def table(
-        self,
-        name: str,
-        codec: StateCodec[_V],
-        *,
-        max_entries: int | None = None,
-        max_size: int | None = None,
-        durable: bool = False,
-    ) -> StateTable[_V]:
-        """Return the table of that name; the same one each time.
-
-        A store may drop the least recently used values beyond the limits, or ignore the limits and rely on expiry.
-        `durable` asks for values that survive a restart. A store that keeps everything may ignore it, and one that
-        keeps nothing must. Operations raise `StateUnavailable` if the store cannot be reached.
-        """
 
 
 class TokenCounter(Protocol):

@@ -12,8 +12,8 @@ from tests.cli.conftest import Ran, toolbox
 
 from toolcrib.gateway.past import saved_table
 from toolcrib.search.past import PastRequests
+from toolcrib.state.base import StateCodec
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.types import StateCodec
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 
 Command = Callable[..., Ran]

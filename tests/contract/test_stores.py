@@ -8,9 +8,11 @@ from typing import Generic, TypeVar
 import anyio
 import pytest
 
+from toolcrib.errors import StateUnavailable
+from toolcrib.state.base import StateChannel, StateCodec, StateStore, StateTable
+from toolcrib.state.coordination import Counters, Leases, Log
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.types import StateCodec, StateStore, StateTable
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +72,8 @@ class JsonTable(Generic[V]):
 
 
 class JsonStore:
+    shared = False
+
     def __init__(self, clock: Clock) -> None:
         self._inner = MemoryStore(clock=clock)
 
@@ -81,9 +85,14 @@ class JsonStore:
         max_entries: int | None = None,
         max_size: int | None = None,
         durable: bool = False,
+        keep: bool = False,
+        batched: bool = False,
     ) -> StateTable[V]:
         texts: StateCodec[str] = StateCodec(str, str)
-        return JsonTable(self._inner.table(name, texts, max_entries=max_entries, max_size=max_size), codec)
+        return JsonTable(self._inner.table(name, texts, max_entries=max_entries, max_size=max_size, keep=keep), codec)
+
+    def channel(self, name: str) -> StateChannel:
+        return self._inner.channel(name)
 
 
 @pytest.fixture
@@ -93,6 +102,8 @@ def clock() -> Clock:
 
 class DurableStore:
     """An SQLite store that is asked to keep every table on disk."""
+
+    shared = False
 
     def __init__(self, inner: SqliteStore) -> None:
         self._inner = inner
@@ -105,8 +116,13 @@ class DurableStore:
         max_entries: int | None = None,
         max_size: int | None = None,
         durable: bool = True,
+        keep: bool = False,
+        batched: bool = False,
     ) -> StateTable[V]:
-        return self._inner.table(name, codec, max_entries=max_entries, max_size=max_size, durable=True)
+        return self._inner.table(name, codec, max_entries=max_entries, max_size=max_size, durable=True, keep=keep)
+
+    def channel(self, name: str) -> StateChannel:
+        return self._inner.channel(name)
 
 
 @pytest.fixture(params=["memory", "json", "sqlite", "sqlite, in memory"])
@@ -244,3 +260,130 @@ async def test_any_text_can_be_a_key(store: StateStore) -> None:
         await table.set(key, number)
         assert await table.get(key) == number
     assert len(await table.items()) == 5
+
+
+async def test_a_table_that_is_kept_refuses_a_value_instead_of_dropping_another(store: StateStore) -> None:
+    table = store.table("kept", NUMBERS, max_entries=2, keep=True)
+    await table.set("a", 1)
+    await table.set("b", 2)
+    with pytest.raises(StateUnavailable, match="no room for another value in the table kept"):
+        await table.set("c", 3)
+    with pytest.raises(StateUnavailable, match="no room"):
+        await table.update("c", lambda _: (3, None))
+    await table.set("b", 4)
+    assert await table.items() == {"a": 1, "b": 4}
+    await table.delete("a")
+    await table.set("c", 3)
+    assert await table.items() == {"b": 4, "c": 3}
+
+
+async def test_a_table_that_is_kept_has_room_again_once_a_value_has_expired(store: StateStore, clock: Clock) -> None:
+    table = store.table("kept", NUMBERS, max_entries=1, keep=True)
+    await table.set("a", 1, ttl_s=10)
+    clock.now += 10
+    await table.set("b", 2)
+    assert await table.items() == {"b": 2}
+
+
+async def test_a_table_that_is_kept_refuses_a_value_beyond_its_size(store: StateStore) -> None:
+    table = store.table("kept", NUMBERS, max_size=100, keep=True)
+    await table.set("a", 1, size=60)
+    for size in (60, 101):
+        with pytest.raises(StateUnavailable, match="no room"):
+            await table.set("b", 2, size=size)
+    await table.set("a", 3, size=100)
+    assert await table.items() == {"a": 3}
+
+
+async def test_counters_add_up_and_are_forgotten_in_time(store: StateStore, clock: Clock) -> None:
+    counters = Counters(store, "calls")
+    assert await counters.get("a") == 0
+    assert await counters.add("a") == 1
+    assert await counters.add("a", 4, ttl_s=10) == 5
+    assert await counters.add("b", -1) == -1
+    assert await counters.items() == {"a": 5, "b": -1}
+    clock.now += 10
+    assert await counters.get("a") == 0
+    await counters.delete("b")
+    assert await counters.items() == {}
+
+
+async def test_a_lease_has_one_owner_at_a_time_until_it_ends(store: StateStore, clock: Clock) -> None:
+    leases = Leases(store, "owners")
+    first = await leases.acquire("server", "one", ttl_s=10)
+    assert first is not None
+    assert await leases.acquire("server", "two", ttl_s=10) is None
+    clock.now += 6
+    assert await leases.renew(first, ttl_s=10)
+    clock.now += 6
+    assert await leases.holder("server") == first
+    assert await leases.acquire("server", "two", ttl_s=10) is None
+    clock.now += 4
+    assert await leases.holder("server") is None
+    second = await leases.acquire("server", "two", ttl_s=10)
+    assert second is not None
+    assert second.token > first.token
+    assert not await leases.renew(first, ttl_s=10), "it ended, and another owner has it"
+    await leases.release(first)
+    assert await leases.holder("server") == second
+
+
+async def test_a_lease_that_is_refused_does_not_last_longer_for_it(store: StateStore, clock: Clock) -> None:
+    leases = Leases(store, "owners")
+    await leases.acquire("server", "one", ttl_s=10)
+    clock.now += 9
+    assert await leases.acquire("server", "two", ttl_s=10) is None
+    clock.now += 1
+    assert await leases.acquire("server", "two", ttl_s=10) is not None
+
+
+async def test_the_owner_of_a_lease_acquires_it_again_under_the_same_token(store: StateStore) -> None:
+    leases = Leases(store, "owners")
+    first = await leases.acquire("server", "one", ttl_s=10)
+    assert await leases.acquire("server", "one", ttl_s=10) == first
+    assert await leases.acquire("another", "two", ttl_s=10) is not None
+
+
+async def test_a_released_lease_is_free_and_its_next_token_is_higher(store: StateStore) -> None:
+    leases = Leases(store, "owners")
+    first = await leases.acquire("server", "one", ttl_s=10)
+    assert first is not None
+    await leases.release(first)
+    assert await leases.holder("server") is None
+    second = await leases.acquire("server", "one", ttl_s=10)
+    assert second is not None
+    assert second.token > first.token
+
+
+async def test_a_log_returns_what_was_appended_in_order_and_drops_the_oldest(store: StateStore) -> None:
+    log = Log(store, "events", PAIRS, max_entries=3)
+    numbers = [await log.append(("event", number)) for number in range(5)]
+    assert numbers == sorted(numbers)
+    assert await log.read() == [(numbers[number], ("event", number)) for number in (2, 3, 4)]
+    assert await log.read(after=numbers[2], limit=1) == [(numbers[3], ("event", 3))]
+    assert await log.read(after=numbers[4]) == []
+
+
+async def test_a_message_reaches_every_current_subscriber_in_order(store: StateStore) -> None:
+    channel = store.channel("news")
+    await channel.publish({"n": 0})
+    with anyio.fail_after(5):
+        async with channel.subscribe() as one, store.channel("news").subscribe() as two:
+            await store.channel("other").publish({"n": -1})
+            for number in (1, 2):
+                await channel.publish({"n": number})
+            for messages in (one, two):
+                assert [await anext(messages), await anext(messages)] == [{"n": 1}, {"n": 2}]
+
+
+async def test_a_subscriber_that_is_too_slow_learns_that_messages_were_lost(store: StateStore) -> None:
+    channel = store.channel("news")
+    with anyio.fail_after(30):
+        async with channel.subscribe() as messages:
+            for number in range(3_000):
+                await channel.publish({"n": number})
+            while (message := await anext(messages)) is not None:
+                assert message["n"] < 2_999
+            await channel.publish({"n": "last"})
+            while message != {"n": "last"}:
+                message = await anext(messages)

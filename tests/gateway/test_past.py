@@ -18,11 +18,12 @@ from toolcrib.gateway.past import PastRecorder, saved_table
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.search.options import PastOptions
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.testing import FakeProvider, FakeSource
-from toolcrib.types import Caller, Context, Object, Policy, SearchReply, SearchRequest, StateStore, Tool, ToolResult
+from toolcrib.types import Caller, Context, Object, Policy, SearchReply, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 

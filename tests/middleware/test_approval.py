@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcp_types import ElicitResult, methods
 from tests.middleware.support import ANN, BOB, DESTROY, NO, READ, YES, Clock, Person, Provider, Stack, a_call, said
 
-from toolcrib.errors import ApprovalRequired, RateLimited, ServerUnavailable
+from toolcrib.errors import ApprovalRequired, RateLimited, ServerUnavailable, StateUnavailable
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.approval import APPROVAL_KEY, ApprovalTokens, approval_binding
@@ -429,16 +429,19 @@ def test_a_state_signed_by_another_version_is_refused() -> None:
             NOTES.read(f"{signed}.{NOTES._signature(signed)}", ABOUT)
 
 
-async def test_the_memory_for_spent_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_spent_token_is_never_forgotten_and_too_many_let_no_further_call_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("toolcrib.middleware.approval.MAX_SPENT", 2)
     clock = Clock()
     notes = ApprovalTokens(None, MemoryStore(clock=clock), expires_s=600, wall=clock)
     tickets = [notes.read(notes.issue("asked", ABOUT), ABOUT) for _ in range(3)]
-    for ticket in tickets:
+    for ticket in tickets[:2]:
         await notes.spend(ticket)
-    with pytest.raises(ApprovalRequired, match="used before"):
+    with pytest.raises(StateUnavailable, match="no room for another value in the table spent approvals"):
         await notes.spend(tickets[2])
-    await notes.spend(tickets[0])  # forgotten: it was spent first
+    with pytest.raises(ApprovalRequired, match="used before"):
+        await notes.spend(tickets[0])
     clock.now += 602
     await notes.spend(notes.read(notes.issue("asked", ABOUT), ABOUT))
     assert len(await notes._spent.items()) == 1

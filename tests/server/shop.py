@@ -18,7 +18,8 @@ from mcp.shared.exceptions import MCPError
 
 from toolcrib.app import App
 from toolcrib.settings.options import Settings
-from toolcrib.types import Policy, StateStore
+from toolcrib.state.base import StateStore
+from toolcrib.types import Policy
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 ICON = types.Icon(src="https://example.com/i.png", mime_type="image/png")

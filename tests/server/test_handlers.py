@@ -20,9 +20,9 @@ from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.server import notifications
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
+from toolcrib.state.base import StateCodec
 from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import text_of
-from toolcrib.types import StateCodec
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio

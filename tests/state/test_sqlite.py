@@ -14,8 +14,8 @@ import pytest
 
 import toolcrib.state.sqlite as module
 from toolcrib.errors import SettingsError, StateUnavailable
+from toolcrib.state.base import StateCodec, StateTable
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.types import StateCodec, StateTable
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +126,7 @@ async def test_a_newer_file_is_refused_and_left_whole(path: Path, monkeypatch: p
     before = content(path)
     store = SqliteStore(path)
     numbers(store)
-    with pytest.raises(SettingsError, match=r"written by a newer version.*schema 2; this version reads up to 1"):
+    with pytest.raises(SettingsError, match=r"written by a newer version.*schema 3; this version reads up to 2"):
         async with store:
             pass
     assert content(path) == before
@@ -141,7 +141,7 @@ async def test_an_older_file_is_migrated_and_keeps_its_values(path: Path, monkey
         async with SqliteStore(path) as store:
             assert await numbers(store).get("a") == 1
     with sqlite3.connect(path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
         assert db.execute("SELECT note FROM entries").fetchall() == [(None,)]
     db.close()
 
@@ -241,6 +241,27 @@ async def test_a_large_table_does_not_push_out_the_values_of_a_small_one(path: P
         assert await numbers(store, "spent").get("token") == 1
 
 
+async def test_a_kept_table_is_never_shrunk_and_refuses_what_the_file_has_no_room_for(path: Path) -> None:
+    async with SqliteStore(path, max_bytes=1024 * 1024) as store, SqliteStore(path, max_bytes=1024 * 1024) as other:
+        kept = store.table("kept", TEXTS, durable=True, keep=True)
+        for number in range(15):
+            await kept.set(str(number), "x" * 50_000)
+        texts = other.table("texts", TEXTS, durable=True)
+        for number in range(20):
+            await texts.set(str(number), "x" * 50_000)
+        assert len(await kept.items()) == 15, "the other store does not know the table, but the file does"
+        with pytest.raises(StateUnavailable, match="no room for another value in the table kept"):
+            for number in range(15, 30):
+                await kept.set(str(number), "x" * 50_000)
+        assert list(await kept.items()) == [str(number) for number in range(20)]
+        with pytest.raises(StateUnavailable, match="no room"):
+            await kept.set("huge", "x" * (1024 * 1024 + 1))
+        assert await kept.get("huge") is None
+        await kept.delete("0")
+        await kept.set("20", "x" * 50_000)
+        assert await kept.get("20") is not None
+
+
 async def test_expired_values_leave_the_file(path: Path) -> None:
     clock = Clock()
     async with SqliteStore(path, clock=clock) as store:
@@ -311,7 +332,7 @@ COUNT = """
 import asyncio, sys
 from pathlib import Path
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.types import StateCodec
+from toolcrib.state.base import StateCodec
 
 async def main():
     async with SqliteStore(Path(sys.argv[1])) as store:

@@ -16,10 +16,11 @@ from tests.upstream.support import CTX, FAST, MARK, READY, SERVERS, call_json, l
 from toolcrib.app import App
 from toolcrib.errors import ServerUnavailable, StateUnavailable
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateCodec, StateStore, StateTable
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.types import ServerState, StateCodec, StateStore, StateTable
+from toolcrib.types import ServerState
 from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog
 from toolcrib.upstream.fleet import RemoteServer, ServerManager
 from toolcrib.upstream.options import FleetOptions, ServerOptions

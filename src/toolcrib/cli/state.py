@@ -12,9 +12,9 @@ import anyio
 from toolcrib.cli.output import echo, echo_json, iso_time, pluralize, print_columns
 from toolcrib.errors import NotFound
 from toolcrib.names import nearest
+from toolcrib.state.base import StateCodec
 from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore, TableOverview
-from toolcrib.types import StateCodec
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""

@@ -62,6 +62,7 @@ from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.text import parse_query
 from toolcrib.search.vectors import Embedder
+from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.tracing import TRACING
 from toolcrib.types import (
@@ -79,7 +80,6 @@ from toolcrib.types import (
     SearchRequest,
     ServerState,
     ServerStatus,
-    StateStore,
     Tool,
     ToolResult,
 )

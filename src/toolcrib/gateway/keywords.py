@@ -20,7 +20,8 @@ import anyio.to_thread
 from toolcrib.containment import contained
 from toolcrib.errors import SettingsError, StateUnavailable
 from toolcrib.middleware.fingerprint import canonical_json
-from toolcrib.types import StateCodec, StateStore, StateTable, Tool
+from toolcrib.state.base import StateCodec, StateStore, StateTable
+from toolcrib.types import Tool
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from toolcrib.errors import InvalidRequest, StateUnavailable
 from toolcrib.gateway.sessions import session_key
 from toolcrib.search.options import PastOptions
 from toolcrib.search.past import PastRequests, request_words
-from toolcrib.types import JSON, Context, Hit, StateCodec, StateStore, StateTable
+from toolcrib.state.base import StateCodec, StateStore, StateTable
+from toolcrib.types import JSON, Context, Hit
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,8 @@ from toolcrib.gateway.provider_state import (
 from toolcrib.gateway.snapshot import RejectedDefinition, Snapshot
 from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
 from toolcrib.search.vectors import Embedder
-from toolcrib.types import BackendKind, Caller, Context, Rejected, ServerState, ServerStatus, StateStore, Unsubscribe
+from toolcrib.state.base import StateStore
+from toolcrib.types import BackendKind, Caller, Context, Rejected, ServerState, ServerStatus, Unsubscribe
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 from toolcrib.errors import ExecutionFailed
 from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.providers.content import script_value
-from toolcrib.types import JSON, Context, StateCodec, StateStore, Tool, ToolResult
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import JSON, Context, Tool, ToolResult
 
 _MAX_SHAPES: Final = 2_000
 _MAX_SHAPE_CHARS: Final = 600

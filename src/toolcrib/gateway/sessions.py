@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from toolcrib.discovery.session import Session
 from toolcrib.gateway.options import SessionOptions
 from toolcrib.middleware.fingerprint import canonical_json
-from toolcrib.types import JSON, LOCAL, Context, StateCodec, StateStore
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import JSON, LOCAL, Context
 
 _T = TypeVar("_T")
 

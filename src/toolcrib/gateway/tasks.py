@@ -17,20 +17,8 @@ from toolcrib.errors import ExecutionFailed, InvalidRequest, NotFound, ToolcribE
 from toolcrib.gateway.view import ResolvedTool, View
 from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.providers.base import Backend
-from toolcrib.types import (
-    Action,
-    BackendKind,
-    Context,
-    Decision,
-    Key,
-    Object,
-    Policy,
-    StateCodec,
-    StateStore,
-    TaskRequest,
-    Tool,
-    ToolResult,
-)
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import Action, BackendKind, Context, Decision, Key, Object, Policy, TaskRequest, Tool, ToolResult
 
 _MAX_SESSIONS: Final = 4096
 _MAX_TASKS: Final = 256

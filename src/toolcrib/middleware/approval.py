@@ -29,6 +29,7 @@ from toolcrib.gateway.policy import Patterns, allows_everything
 from toolcrib.middleware.audit import record_approval
 from toolcrib.middleware.fingerprint import canonical_json, digest, tool_digest
 from toolcrib.middleware.options import CallOptions
+from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.types import (
     JSON,
     Action,
@@ -40,8 +41,6 @@ from toolcrib.types import (
     Decision,
     Object,
     Policy,
-    StateCodec,
-    StateStore,
     Tool,
     ToolResult,
     is_destructive,
@@ -261,7 +260,7 @@ def _printable(text: str, limit: int) -> str:
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 MAX_SPENT: Final = 65_536
-"""Spent tokens that are remembered until they expire; beyond that the oldest are forgotten."""
+"""Spent tokens that are remembered until they expire. With more, no further approval is accepted."""
 
 _PREFIX: Final = "toolcrib1"
 _PARTS: Final = 7
@@ -317,7 +316,7 @@ class ApprovalTokens:
         self._expires_s = expires_s
         self._wall = wall
         # Without a key, the tokens end with this process.
-        self._spent = state.table("spent approvals", _SPENT, max_entries=MAX_SPENT, durable=key is not None)
+        self._spent = state.table("spent approvals", _SPENT, max_entries=MAX_SPENT, durable=key is not None, keep=True)
 
     def issue(self, stage: Literal["asked", "agreed"], about: ApprovalBinding, inner: str | None = None) -> str:
         """Return a new token, as text."""

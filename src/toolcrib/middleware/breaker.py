@@ -10,7 +10,8 @@ from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable
 from toolcrib.middleware.limits import deadline_exceeded
 from toolcrib.middleware.options import BreakerOptions
 from toolcrib.providers.base import display_name
-from toolcrib.types import Call, CallNext, Context, StateCodec, StateStore, ToolResult
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import Call, CallNext, Context, ToolResult
 
 MAX_BACKENDS: Final = 10_000
 _FAILURE_ERRORS: Final = (ServerUnavailable, CallTimeout, ConnectionLost)

@@ -18,7 +18,8 @@ from toolcrib.middleware.audit import record_cache_hit
 from toolcrib.middleware.fingerprint import canonical_json, digest, json_chars, tool_digest
 from toolcrib.middleware.options import CacheOptions
 from toolcrib.resources.uris import is_document
-from toolcrib.types import Call, CallNext, Context, Policy, StateCodec, StateStore, ToolResult, is_read_only
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import Call, CallNext, Context, Policy, ToolResult, is_read_only
 
 _ENTRY_BYTES: Final = 500
 """What an entry costs beside its result."""

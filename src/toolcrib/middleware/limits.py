@@ -11,7 +11,8 @@ from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, RateLi
 from toolcrib.gateway.policy import Patterns
 from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.middleware.options import RateOptions, RetryOptions
-from toolcrib.types import Call, Caller, CallNext, Context, StateCodec, StateStore, Tool, ToolResult, is_repeatable
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import Call, Caller, CallNext, Context, Tool, ToolResult, is_repeatable
 
 MAX_CALLERS: Final = 50_000
 """Callers whose buckets are kept; the one who called longest ago is forgotten first."""

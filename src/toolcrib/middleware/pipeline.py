@@ -36,9 +36,10 @@ from toolcrib.middleware.observers import AttemptMiddleware, CallObserver, Obser
 from toolcrib.middleware.options import CallOptions
 from toolcrib.providers.base import Backend, BackendSelector, find_tool
 from toolcrib.providers.content import copy_json, to_result
+from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.tracing import TRACING
-from toolcrib.types import BackendKind, Call, CallMiddleware, CallNext, Context, Policy, StateStore, Tool, ToolResult
+from toolcrib.types import BackendKind, Call, CallMiddleware, CallNext, Context, Policy, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
 

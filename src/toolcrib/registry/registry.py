@@ -33,6 +33,7 @@ from toolcrib.search.options import SearchOptions
 from toolcrib.server.attach import attach
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateStore
 from toolcrib.types import (
     JSON,
     Authenticator,
@@ -46,7 +47,6 @@ from toolcrib.types import (
     ServerInfo,
     ServerState,
     ServerStatus,
-    StateStore,
     Tool,
     ToolResult,
     Unsubscribe,

@@ -32,19 +32,8 @@ from toolcrib.resources.listing import (
 from toolcrib.resources.router import ResourceLocation, SubscribedUris, UriRouter, resource_not_found
 from toolcrib.resources.uris import MAX_URI_LENGTH, expand_template, split_qualified_uri
 from toolcrib.schema import Schema
-from toolcrib.types import (
-    LOCAL,
-    Caller,
-    Context,
-    Decision,
-    Object,
-    Policy,
-    ServerState,
-    StateStore,
-    Tool,
-    ToolResult,
-    Unsubscribe,
-)
+from toolcrib.state.base import StateStore
+from toolcrib.types import LOCAL, Caller, Context, Decision, Object, Policy, ServerState, Tool, ToolResult, Unsubscribe
 
 _ANY_SCHEMA: Final = Schema({"type": "object"}, "a document")
 _EMPTY_COMPLETION: Final = {"completion": {"values": [], "total": 0, "hasMore": False}}

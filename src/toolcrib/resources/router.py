@@ -22,7 +22,8 @@ from toolcrib.resources.uris import (
     split_app_uri,
     split_qualified_uri,
 )
-from toolcrib.types import Caller, Context, Decision, Object, Policy, StateCodec, StateStore, ToolResult
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import Caller, Context, Decision, Object, Policy, ToolResult
 
 URI_BLOCKS: Final = ("resource_link", "resource")
 """Content blocks that contain the URI of a resource."""

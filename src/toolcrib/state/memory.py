@@ -2,16 +2,24 @@
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
-from toolcrib.types import StateCodec, StateTable
+import anyio
+
+from toolcrib.errors import StateUnavailable
+from toolcrib.state.base import StateCodec, StateTable
+from toolcrib.types import Object
 
 V = TypeVar("V")
 R = TypeVar("R")
+
+_MAX_WAITING: Final = 1_000
+"""Messages that wait for one subscriber; with more, all are dropped, and None stands for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,18 @@ class _StoredValue(Generic[V]):
 class MemoryTable(Generic[V]):
     """One table in memory; when it is full, the value used least recently is dropped. Thread-safe."""
 
-    def __init__(self, *, max_entries: int | None, max_size: int | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_entries: int | None,
+        max_size: int | None,
+        keep: bool = False,
+        clock: Callable[[], float],
+    ) -> None:
+        """With `keep`, no value is dropped: `set` and `update` raise `StateUnavailable` when the table is full."""
+        self._name = name
+        self._keep = keep
         self._max_entries = inf if max_entries is None else max_entries
         self._max_size = inf if max_size is None else max_size
         self._clock = clock
@@ -83,6 +102,8 @@ class MemoryTable(Generic[V]):
         return stored.value
 
     def _set(self, key: str, value: V, ttl_s: float | None, size: int) -> None:
+        if self._keep:
+            self._make_room(key, size)
         self._drop(key)
         if size > self._max_size:
             return
@@ -91,19 +112,100 @@ class MemoryTable(Generic[V]):
         while len(self._values) > self._max_entries or self._size > self._max_size:
             self._drop(next(iter(self._values)))
 
+    def _make_room(self, key: str, size: int) -> None:
+        """Drop what has expired if the table is full. Raises `StateUnavailable` if the value does not fit even then."""
+        if self._fits(key, size):
+            return
+        now = self._clock()
+        for expired in [one for one, stored in self._values.items() if stored.expires <= now]:
+            self._drop(expired)
+        if not self._fits(key, size):
+            raise table_full(self._name)
+
+    def _fits(self, key: str, size: int) -> bool:
+        old = self._values.get(key)
+        entries = len(self._values) + (old is None)
+        return entries <= self._max_entries and self._size + size - (0 if old is None else old.size) <= self._max_size
+
     def _drop(self, key: str) -> None:
         stored = self._values.pop(key, None)
         if stored is not None:
             self._size -= stored.size
 
 
+def table_full(name: str) -> StateUnavailable:
+    """The error for a value that a table with `keep` has no room for."""
+    return StateUnavailable(
+        f"There is no room for another value in the table {name} of the state; nothing was changed.",
+        hint="Delete some of its values, wait until some expire, or give the state more space.",
+    )
+
+
+class MemoryChannel:
+    """Messages between tasks of this process; also the local end of the channels of other stores."""
+
+    def __init__(self) -> None:
+        self._subscriptions: set[_Subscription] = set()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is subscribed."""
+        return bool(self._subscriptions)
+
+    async def publish(self, message: Object) -> None:
+        """Send a message to all current subscribers."""
+        self.deliver(message)
+
+    def deliver(self, message: Object | None) -> None:
+        """Send a message, or None for messages that may have been lost, to all current subscribers."""
+        for subscription in self._subscriptions:
+            subscription.put(message)
+
+    @asynccontextmanager
+    async def subscribe(self) -> AsyncIterator[AsyncIterator[Object | None]]:
+        """Receive what is published inside the block."""
+        subscription = _Subscription()
+        self._subscriptions.add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._subscriptions.discard(subscription)
+
+
+class _Subscription:
+    """What waits for one subscriber; iterating never ends."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Object | None] = deque()
+        self._arrived = anyio.Event()
+
+    def put(self, message: Object | None) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            self._waiting.clear()
+            message = None
+        self._waiting.append(message)
+        self._arrived.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Object | None:
+        while not self._waiting:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        return self._waiting.popleft()
+
+
 class MemoryStore:
     """Tables in memory. Values are kept as they are, without encoding them. `async with` neither adds nor drops any."""
+
+    shared = False
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` counts seconds, and never goes back."""
         self._clock = clock
         self._tables: dict[str, MemoryTable[Any]] = {}
+        self._channels: dict[str, MemoryChannel] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,9 +220,17 @@ class MemoryStore:
         max_entries: int | None = None,
         max_size: int | None = None,
         durable: bool = False,  # noqa: ARG002 - nothing here outlives the process
+        keep: bool = False,
+        batched: bool = False,  # noqa: ARG002 - each change is made at once
     ) -> StateTable[V]:
         """Return the table of that name; the first call sets its limits."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = MemoryTable(max_entries=max_entries, max_size=max_size, clock=self._clock)
+            table = self._tables[name] = MemoryTable(
+                name, max_entries=max_entries, max_size=max_size, keep=keep, clock=self._clock
+            )
         return table
+
+    def channel(self, name: str) -> MemoryChannel:
+        """Return the channel of that name."""
+        return self._channels.setdefault(name, MemoryChannel())

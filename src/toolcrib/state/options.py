@@ -12,8 +12,8 @@ from typing import Annotated, Final, Protocol
 
 from toolcrib.checks import checked
 from toolcrib.ranges import whole_from
+from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
-from toolcrib.types import StateStore
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 _FILE: Final = "state.sqlite"

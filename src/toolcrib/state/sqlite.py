@@ -23,9 +23,10 @@ from weakref import finalize
 import anyio
 
 from toolcrib.errors import SettingsError, StateUnavailable
-from toolcrib.state.memory import MemoryStore
+from toolcrib.state.base import StateCodec, StateTable
+from toolcrib.state.memory import MemoryChannel, MemoryStore, table_full
 from toolcrib.state.options import DEFAULT_MAX_BYTES, create_private
-from toolcrib.types import JSON, StateCodec, StateTable
+from toolcrib.types import JSON
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
             WHERE name = old.name;
         END""",
     ),
+    # The tables whose values are never dropped for space.
+    ("CREATE TABLE kept (name TEXT PRIMARY KEY)",),
 )
 """The statements that lead from each version of the schema to the next; `user_version` counts those that were run."""
 
@@ -107,6 +110,8 @@ class SqliteStore:
     be opened, its tables are kept in memory, with a warning.
     """
 
+    shared = False
+
     def __init__(
         self, path: Path, *, max_bytes: int = DEFAULT_MAX_BYTES, clock: Callable[[], float] | None = None
     ) -> None:
@@ -128,6 +133,8 @@ class SqliteStore:
         max_entries: int | None = None,
         max_size: int | None = None,
         durable: bool = False,
+        keep: bool = False,
+        batched: bool = False,  # noqa: ARG002 - each change is made at once
     ) -> StateTable[V]:
         """Return the table of that name; the first call says whether it is durable, and sets its limits.
 
@@ -135,11 +142,17 @@ class SqliteStore:
         `SettingsError` if it belongs to a newer version or to another program.
         """
         if not durable and name not in self._tables:
-            return self._memory.table(name, codec, max_entries=max_entries, max_size=max_size)
+            return self._memory.table(name, codec, max_entries=max_entries, max_size=max_size, keep=keep)
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = _DurableTable(self, name, codec, max_entries=max_entries, max_size=max_size)
+            table = self._tables[name] = _DurableTable(
+                self, name, codec, max_entries=max_entries, max_size=max_size, keep=keep
+            )
         return table
+
+    def channel(self, name: str) -> MemoryChannel:
+        """Return the channel of that name, between tasks of this process."""
+        return self._memory.channel(name)
 
     async def __aenter__(self) -> Self:
         """Open the file if a durable table was made. Raises `SettingsError` if the file is not one of this version."""
@@ -181,7 +194,9 @@ class _DurableTable(Generic[V]):
         *,
         max_entries: int | None,
         max_size: int | None,
+        keep: bool,
     ) -> None:
+        self._keep = keep
         self._store = store
         self._name = name
         self._codec = codec
@@ -236,10 +251,13 @@ class _DurableTable(Generic[V]):
     def _set(self, file: "_StateFile", key: str, value: V, ttl_s: float | None, size: int) -> None:
         text = _dump(self._codec.encode(value))
         with file.transaction():
-            if self._max_size is not None and size > self._max_size:
+            if self._max_size is not None and size > self._max_size and not self._keep:
                 file.delete(self._name, key)
                 return
-            file.write(self._name, key, text, ttl_s, size)
+            if self._keep:
+                file.mark_kept(self._name)
+            if not file.write(self._name, key, text, ttl_s, size) and self._keep:
+                raise table_full(self._name)
             file.shrink(self._name, self._max_entries, self._max_size)
 
     def _decode(self, text: str) -> V | None:
@@ -290,6 +308,7 @@ class _StateFile:
         self._touched: dict[tuple[str, str], int] = {}
         self._last_use = 0
         self._in_transaction = False
+        self._kept: set[str] = set()
 
     def attempt(self, work: "Callable[[_StateFile], R]") -> R:
         """Run `work`, once more if the file turns out to be damaged. Raises `StateUnavailable` and `SettingsError`."""
@@ -430,20 +449,26 @@ class _StateFile:
             .fetchall()
         )
 
-    def write(self, name: str, key: str, text: str, ttl_s: float | None, size: int) -> None:
-        """Store a value, within a transaction. One that alone exceeds the size of the file is not kept."""
+    def mark_kept(self, name: str) -> None:
+        """Note, within a transaction and for every process, that no value of this table is dropped for space."""
+        self.open().execute("INSERT OR IGNORE INTO kept VALUES (?)", (name,))
+        self._kept.add(name)
+
+    def write(self, name: str, key: str, text: str, ttl_s: float | None, size: int) -> bool:
+        """Store a value, within a transaction. Returns false for one that alone exceeds the size of the file."""
         db, now = self.open(), self._clock()
         self.delete(name, key)
         db.execute("DELETE FROM entries WHERE expires <= ?", (now,))
         length = len(key) + len(text) + _ENTRY_BYTES
         if length > self._max_bytes:
             logger.warning("a value of %d bytes for the table %s is larger than the state file may be", length, name)
-            return
+            return False
         db.execute(
             "INSERT INTO entries (name, key, size, bytes, written, used, expires, value)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (name, key, size, length, now, self._next_use(), None if ttl_s is None else now + ttl_s, text),
         )
+        return True
 
     def delete(self, name: str, key: str) -> None:
         """Delete an entry, if it is there."""
@@ -451,15 +476,24 @@ class _StateFile:
             self.open().execute("DELETE FROM entries WHERE name = ? AND key = ?", (name, key))
 
     def shrink(self, name: str, max_entries: int | None, max_size: int | None) -> None:
-        """Drop the least recently used values of a table beyond its limits, and of all tables beyond the file's."""
+        """Drop the least recently used values of a table beyond its limits, and of all tables beyond the file's.
+
+        Raises `StateUnavailable` if that would drop a value of a table that is kept.
+        """
         db = self.open()
         while self._exceeds(name, max_entries, max_size):
+            if name in self._kept:
+                raise table_full(name)
             db.execute("DELETE FROM entries WHERE id = (SELECT id FROM entries WHERE name = ? ORDER BY used)", (name,))
-        # Small tables are spared: a spent approval that is dropped could be used again, and saves no space.
-        largest = "SELECT name FROM totals ORDER BY bytes DESC LIMIT 1"
+        # Small tables are spared: dropping their values saves no space.
+        largest = (
+            "SELECT name FROM totals WHERE entries > 0 AND name NOT IN (SELECT name FROM kept)"
+            " ORDER BY bytes DESC LIMIT 1"
+        )
         oldest = f"SELECT id FROM entries WHERE name = ({largest}) ORDER BY used"  # noqa: S608 - a constant
         while self._sum("SELECT sum(bytes) FROM totals") > self._max_bytes:
-            db.execute(f"DELETE FROM entries WHERE id = ({oldest})")  # noqa: S608 - a constant
+            if not db.execute(f"DELETE FROM entries WHERE id = ({oldest})").rowcount:  # noqa: S608 - a constant
+                raise table_full(name)
 
     def _exceeds(self, name: str, max_entries: int | None, max_size: int | None) -> bool:
         row = self.open().execute("SELECT entries, size FROM totals WHERE name = ?", (name,)).fetchone()

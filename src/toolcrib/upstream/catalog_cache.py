@@ -20,7 +20,8 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from toolcrib.providers.base import Documents
-from toolcrib.types import Rejected, ServerInfo, StateCodec, StateStore
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import Rejected, ServerInfo
 from toolcrib.upstream.options import ServerOptions
 
 logger = logging.getLogger(__name__)

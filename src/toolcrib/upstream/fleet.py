@@ -22,17 +22,8 @@ from anyio.lowlevel import checkpoint
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, InvalidRequest, NameCollision, NotStarted, ToolcribError
 from toolcrib.providers.base import Provider
-from toolcrib.types import (
-    BackendKind,
-    Context,
-    Object,
-    ServerState,
-    ServerStatus,
-    StateStore,
-    Tool,
-    ToolResult,
-    Unsubscribe,
-)
+from toolcrib.state.base import StateStore
+from toolcrib.types import BackendKind, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Unsubscribe
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 

@@ -1,0 +1,105 @@
+"""The protocol of state stores: tables of values by key, and channels between processes.
+
+A feature keeps what lasts in a `StateTable`, and knows nothing of where the table is. `toolcrib.state.coordination`
+builds counters, leases and logs on tables, so they work with every store.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from toolcrib.types import JSON, Object
+
+_V = TypeVar("_V")
+
+
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class StateCodec(Generic[_V]):
+    """Converts the values of a table to JSON and back, for stores outside this process."""
+
+    encode: Callable[[_V], JSON]
+    decode: Callable[[JSON], _V]
+    """Raises `ValueError` for JSON that another version wrote and that it cannot read."""
+
+
+class StateTable(Protocol[_V]):
+    """Values of one kind, by key. A value that was read must not be changed, except by `update`."""
+
+    async def get(self, key: str) -> _V | None:
+        """Return the value, or None if there is none or it has expired."""
+
+    async def set(self, key: str, value: _V, *, ttl_s: float | None = None, size: int = 0) -> None:
+        """Store a value for `ttl_s` seconds, None for no limit. `size` counts against the table's `max_size`."""
+
+    async def update(
+        self,
+        key: str,
+        change: Callable[[_V | None], tuple[_V | None, _R]],
+        *,
+        ttl_s: float | None = None,
+        size: int | None = None,
+    ) -> _R:
+        """Replace a value atomically, and return the second item that `change` returned.
+
+        `size` is as in `set`; by default, the new value counts as much as the old one.
+        `change` gets the value, or None, and returns the new one, or None to delete it. It may change the value it was
+        given but must have no other side effects: it runs again if another process changed the value meanwhile. If it
+        raises, the value and its lifetime stay as they were.
+        """
+
+    async def delete(self, key: str) -> None:
+        """Delete a value; does nothing if there is none."""
+
+    async def items(self) -> Mapping[str, _V]:
+        """Return all values that have not expired, by key."""
+
+
+class StateChannel(Protocol):
+    """Messages to every process that serves the same address, this one included. None is kept for later."""
+
+    async def publish(self, message: Object) -> None:
+        """Send a message to all current subscribers. It never waits for one of them."""
+
+    def subscribe(self) -> AbstractAsyncContextManager[AsyncIterator[Object | None]]:
+        """Receive the messages that are published inside the block, in order.
+
+        None stands for messages that may have been lost, because the connection was, or because this subscriber was
+        too slow: read again whatever was derived from messages.
+        """
+
+
+class StateStore(Protocol):
+    """Keeps the state that several processes serving one address have to share."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes serve the same address with this state."""
+
+    def table(
+        self,
+        name: str,
+        codec: StateCodec[_V],
+        *,
+        max_entries: int | None = None,
+        max_size: int | None = None,
+        durable: bool = False,
+        keep: bool = False,
+        batched: bool = False,
+    ) -> StateTable[_V]:
+        """Return the table of that name; the same one each time.
+
+        A store may drop the least recently used values beyond the limits, or ignore the limits and rely on expiry.
+        `durable` asks for values that survive a restart. A store that keeps everything may ignore it, and one that
+        keeps nothing must. `keep` asks for values that are never dropped for space: a write that would exceed a limit
+        raises `StateUnavailable` and changes nothing, and so does any operation while the values cannot be reached.
+        `batched` allows a store outside this process to write changes together, about a second later, and to lose
+        those of the last second; this process sees its own changes at once. Operations raise `StateUnavailable` if
+        the store cannot be reached.
+        """
+
+    def channel(self, name: str) -> StateChannel:
+        """Return the channel of that name; the same one each time."""
