@@ -67,7 +67,7 @@ class StateChannel(Protocol):
     def subscribe(self) -> AbstractAsyncContextManager[AsyncIterator[Object | None]]:
         """Receive the messages that are published inside the block, in order.
 
-        None stands for messages that may have been lost, because the connection was, or because this subscriber was
+        None means that messages may have been lost, because the connection was, or because this subscriber was
         too slow: read again whatever was derived from messages.
         """
 

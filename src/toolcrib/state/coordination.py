@@ -58,7 +58,7 @@ class Lease:
     key: str
     owner: str
     token: int
-    """Grows with each new holder of the key. Whoever is told of work under an older token can refuse it."""
+    """Grows with each new holder of the key, so work under an older token can be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Leases:
         await self._change(lease, _Holder("", lease.token), _FREE_S)
 
     async def holder(self, key: str) -> Lease | None:
-        """Return the lease as its current owner holds it; None if nobody does."""
+        """Return the lease as its current owner holds it; None if it is free."""
         found = await self._holders.get(key)
         return None if found is None or not found.owner else Lease(key=key, owner=found.owner, token=found.token)
 

@@ -19,7 +19,7 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 _MAX_WAITING: Final = 1_000
-"""Messages that wait for one subscriber; with more, all are dropped, and None stands for them."""
+"""Messages that wait for one subscriber; with more, all are dropped, and None says so."""
 
 
 @dataclass(frozen=True, slots=True)
