@@ -10,7 +10,6 @@ import pytest
 from tests.cli.conftest import Ran
 
 from toolcrib._version import VERSION
-from toolcrib.cli.main import app
 from toolcrib.cli.output import MEANINGS, ExitCode, exit_code
 from toolcrib.errors import (
     ApprovalRequired,
@@ -52,7 +51,9 @@ def test_every_verb_has_help_for_itself_and_each_option(command: Callable[..., R
     assert shown.code == 0
     assert "--debug" in shown.out
     assert ("--config" in shown.out) is (verb not in ("eval", "demo"))
-    assert app.commands[verb].help
+    usage, about, *_ = shown.out.split("\n\n")
+    assert usage.startswith("Usage:")
+    assert about.strip().endswith((".", "server-time"))
     assert not re.search(r"[<{]\w", shown.out.replace("${NAME}", ""))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 from click.testing import CliRunner
 
 from toolcrib.cli.main import app
@@ -29,7 +30,7 @@ from toolcrib.types import Tool
 from toolcrib.upstream.options import ServerOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
-VERBS = sorted(app.commands)
+VERBS = app.list_commands(Context(app))
 
 
 def page(name: str) -> str:

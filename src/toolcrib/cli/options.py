@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,13 @@ class ServerSource:
     gateway: str | None = None
     on_demand: bool = False
     """Use what the servers listed last, and start one only to call a tool."""
+
+    def load(self) -> Any:
+        """The `Settings` of these servers. Raises `SettingsError`, and `UsageError` for options that do not fit.
+
+        Whatever reads settings is imported here: the help of a verb needs none of it.
+        """
+        return import_module("toolcrib.cli.source").load_source(self)
 
 
 _ONE_OFF: Final[tuple[_Decorator, ...]] = (

@@ -1,0 +1,213 @@
+"""The verbs that set up, change and check a gateway: their options and help texts.
+
+The work is done in the other modules of this package, which are imported inside the verbs.
+"""
+# ruff: noqa: ARG001, PLC0415 - `debug` is read by `report_errors`
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolcrib.cli.completion import complete_client, complete_server
+from toolcrib.cli.options import ServerSource, reports, takes_servers
+from toolcrib.cli.output import ExitCode, UsageError
+from toolcrib.errors import SettingsError
+
+
+@click.command()
+@takes_servers()
+@reports()
+def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
+    """Check the settings and every server, and suggest fixes.
+
+    The exit code is 6 if anything fails.
+    """
+    settings = source.load()
+    from toolcrib.cli.doctor import examine
+
+    if not examine(settings, as_json=as_json):
+        raise click.exceptions.Exit(ExitCode.SERVER)
+
+
+@click.command(short_help="Show or clear what is kept across restarts.")
+@click.argument("action", type=click.Choice(("show", "clear", "forget")), default="show", metavar="[show|clear|forget]")
+@click.argument("name", required=False, metavar="[TABLE|SERVER|TOOL]")
+@click.option("--tenant", metavar="NAME", help="The tenant whose requests to forget, instead of callers without one.")
+@click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file that says where.",
+)
+@reports()
+def state(
+    *, action: str, name: str | None, tenant: str | None, config: Path | None, as_json: bool, debug: bool
+) -> None:
+    """Show what is kept across restarts, or clear it: all of it, one table, or the catalogs of one server.
+
+    forget deletes the words of past requests, of all tools or of one. Without a settings file, the default state file
+    is used. No server is started, and values are never shown.
+    """
+    from toolcrib.cli.state import clear_state, forget_requests, show_state
+    from toolcrib.settings.loader import load_settings
+    from toolcrib.state.options import StateOptions, default_state_file
+
+    if name is not None and action == "show":
+        raise UsageError("show takes no name.", hint=f"To clear it: toolcrib state clear {name}")
+    if tenant is not None and action != "forget":
+        raise UsageError("Only forget takes --tenant.")
+    try:
+        options = load_settings(config).state
+    except SettingsError as error:
+        if "searched" not in error.data:
+            raise
+        options = StateOptions(path=default_state_file())
+    if action == "show":
+        show_state(options, as_json=as_json)
+    elif action == "forget":
+        forget_requests(options, name, tenant, as_json=as_json)
+    else:
+        clear_state(options, name, as_json=as_json)
+
+
+_own_file_option = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file to add servers to, instead of ~/.config/toolcrib/config.json.",
+)
+_keyring_option = click.option("--keyring", is_flag=True, help="Move secrets to the system's keyring, not to a file.")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+_yes_option = click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
+_project_option = click.option("--project", is_flag=True, help="Change the client's file of the current folder.")
+
+
+_changed_file_option = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file to change, instead of the one that is used by default.",
+)
+
+
+@click.command(short_help="Add a server to the settings file.")
+@click.argument("name")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND [ARG]...]")
+@click.option("--url", metavar="URL", help="The address of a remote server, instead of a command.")
+@click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for the command.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header for --url.")
+@_changed_file_option
+@_keyring_option
+@_dry_run_option
+@reports()
+def add(*, name: str, words: tuple[str, ...], config: Path | None, debug: bool, **options: Any) -> None:
+    """Add a server to the settings file: toolcrib add time -- uvx mcp-server-time
+
+    A gateway that runs with the file starts it at once. Literal secrets move to ~/.config/toolcrib/secrets.env.
+    """
+    from toolcrib.cli.edit import add_server
+
+    add_server(name, words, config, **options)
+
+
+@click.command(short_help="Remove a server from the settings file.")
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def remove(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
+    """Remove a server from the settings file. A gateway that runs with it stops the server once its calls are done."""
+    from toolcrib.cli.edit import remove_server
+
+    remove_server(name, config, **options)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def enable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
+    """Enable a server that is disabled in the settings file."""
+    from toolcrib.cli.edit import switch_server
+
+    switch_server(name, config, on=True, **options)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def disable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
+    """Disable a server in the settings file, and keep its entry."""
+    from toolcrib.cli.edit import switch_server
+
+    switch_server(name, config, on=False, **options)
+
+
+@click.command("import")
+@click.argument("names", nargs=-1, metavar="[CLIENT|FILE]...", shell_complete=complete_client)
+@_own_file_option
+@_keyring_option
+@_dry_run_option
+@_yes_option
+@reports()
+def import_verb(*, names: tuple[str, ...], debug: bool, **options: Any) -> None:
+    """Add the servers of other MCP clients to toolcrib's own file.
+
+    Without a name, all clients are looked for. You see what would be added, and are asked. Literal secrets move to
+    ~/.config/toolcrib/secrets.env, which only you can read. The clients' files are not changed.
+    """
+    from toolcrib.cli import clients
+
+    clients.import_servers(names, **options)
+
+
+@click.command(short_help="Make toolcrib the only server of a client.")
+@click.argument("client", shell_complete=complete_client)
+@_own_file_option
+@_project_option
+@_keyring_option
+@_dry_run_option
+@_yes_option
+@reports()
+def connect(*, client: str, debug: bool, **options: Any) -> None:
+    """Make toolcrib the only server of a client, such as cursor, and move its servers to toolcrib's file.
+
+    What the client's file held is kept, and `toolcrib disconnect` restores it.
+    """
+    from toolcrib.cli import clients
+
+    clients.connect_client(client, **options)
+
+
+@click.command(short_help="Restore the file of a client.")
+@click.argument("client", shell_complete=complete_client)
+@_dry_run_option
+@_yes_option
+@reports()
+def disconnect(*, client: str, debug: bool, **options: Any) -> None:
+    """Restore the file of a client as it was before `toolcrib connect`."""
+    from toolcrib.cli import clients
+
+    clients.disconnect_client(client, **options)
+
+
+@click.command()
+@reports(as_json=False)
+def demo(*, debug: bool) -> None:
+    """Demonstrate the gateway with real MCP servers from PyPI.
+
+    Starts a gateway in front of five servers, which uvx installs in environments of their own, and plays an agent that
+    finds and calls their tools. Needs a network the first time. Writes to a temporary folder and uv's cache, and
+    leaves a settings file for the servers beside the state file.
+    """
+    from toolcrib.cli.demo import demo_workspace, run_tour
+
+    with demo_workspace() as scene:
+        run_tour(scene)
