@@ -19,6 +19,7 @@ from toolcrib.embedders.cache import CachedEmbedder
 from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
 from toolcrib.errors import (
     AlreadyStarted,
+    InvalidRequest,
     NameCollision,
     NotStarted,
     ServerUnavailable,
@@ -33,6 +34,7 @@ from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.metrics import GatewayMetrics
 from toolcrib.middleware.audit import AuditSink
+from toolcrib.middleware.observers import Observers
 from toolcrib.providers.base import BackendSelector
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.combined import ProviderList
@@ -47,6 +49,7 @@ from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare
 from toolcrib.state.base import StateStore
+from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
@@ -67,6 +70,9 @@ from toolcrib.types import (
 )
 from toolcrib.upstream.fleet import Fleet, ServerManager
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.usage.counts import UsageReport
+from toolcrib.usage.recorder import UsageRecorder, save_regularly
+from toolcrib.usage.zero_hits import ZeroHitRecorder
 
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
 _HINTS: Final = {
@@ -99,6 +105,7 @@ _NOT_STARTED: Final = "The app is not started, so no remote server is connected:
         "run_script",
         "reload",
         "forget_requests",
+        "usage_report",
     ),
 )
 class App(ToolDecorator, ServableApp):
@@ -148,7 +155,13 @@ class App(ToolDecorator, ServableApp):
             state=state or self._own_state,
             wait_indexed=self._wait_indexed,
         )
-        self.metrics = GatewayMetrics() if self.settings.telemetry.metrics else None
+        self._state: StateStore = state or self._own_state or MemoryStore()
+        telemetry = self.settings.telemetry
+        self.usage = UsageRecorder(self._state, self._catalog) if telemetry.usage else None
+        """What this app was used for, counted by day, unless the settings turn it off."""
+        self.zero_hits = ZeroHitRecorder(self._state) if telemetry.zero_hits else None
+        """Searches that found nothing, if the settings keep them."""
+        self.metrics = GatewayMetrics() if telemetry.metrics else None
         """The metrics of this app, if the settings serve them."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings
@@ -159,13 +172,14 @@ class App(ToolDecorator, ServableApp):
             middleware=middleware,
             selector=selector,
             audit=audit,
-            observer=self.metrics,
+            observer=Observers.of(self.metrics, self.usage, self.zero_hits),
+            definitions=self.usage,
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
-            state=state or self._own_state,
+            state=self._state,
         )
         if self.metrics is not None:
-            self.metrics.show_state(self.statuses, self._catalog)
+            self.metrics.show_state(self.statuses, self._catalog, breakers=self.gateway.breakers, usage=self.usage)
         self.scripts = make_script_runner(
             self.gateway,
             limits=self.settings.limits,
@@ -247,6 +261,9 @@ class App(ToolDecorator, ServableApp):
             await group.start(self.changes.run)
             if self.settings.gateway.past_requests is not None:
                 await group.start(self.gateway.past.run)
+            for recorder in (self.usage, self.zero_hits):
+                if recorder is not None:
+                    group.start_soon(save_regularly, recorder.save)
             group.start_soon(watch_always_visible, self.gateway.refresher, self.settings.surfaces.always_visible)
             group.start_soon(self.stored.keep_checked)
             if self.settings.script_folder is not None:
@@ -449,11 +466,28 @@ class App(ToolDecorator, ServableApp):
         )
 
     async def forget_requests(self, tenant: str | None = None, tool_id: str | None = None) -> int:
-        """Forget the past requests of a tenant, or those of one tool; return how many tools had any.
+        """Forget the past requests of a tenant, or those of one tool, and the searches without hits that led to it.
+
+        Returns how many tools had past requests, and how many groups of searches there were, together.
 
         `tenant` is None for callers without one. Raises `StateUnavailable` if the state file cannot be written.
         """
-        return await self._in_app_loop(lambda: self.gateway.past.forget(tenant, tool_id))
+
+        async def forget() -> int:
+            zero_hits = 0 if self.zero_hits is None else await self.zero_hits.forget(tenant, tool_id)
+            return zero_hits + await self.gateway.past.forget(tenant, tool_id)
+
+        return await self._in_app_loop(forget)
+
+    async def usage_report(self, days: int = 30) -> UsageReport:
+        """Return how much the app was used in the last `days` days, at most 90, and which tools were not.
+
+        Raises `InvalidRequest` if usage is not counted, and `StateUnavailable` if the state file cannot be read.
+        """
+        recorder = self.usage
+        if recorder is None:
+            raise InvalidRequest("Usage is not counted.", hint="Set telemetry.usage to true.")
+        return await self._in_app_loop(lambda: recorder.report(days))
 
     def _catalog(self) -> Sequence[Tool]:
         """The tools of all callers."""

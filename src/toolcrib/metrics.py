@@ -4,19 +4,20 @@ Labels are bounded: a method, a namespace or an outcome beyond the first `MAX_LA
 caller, a tool's arguments or a query.
 """
 
-import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, Self
 
 import anyio
 
 from toolcrib.errors import SettingsError, missing_extra
+from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch
-from toolcrib.tokens import estimate_tokens
 from toolcrib.types import ServerStatus, Tool
+from toolcrib.usage.counts import DefinitionTokens
+from toolcrib.usage.recorder import UsageRecorder
 
 MAX_LABELS: Final = 200
 """Different values of one label."""
@@ -108,12 +109,19 @@ class GatewayMetrics:
 
     # -- what is read when it is asked for -------------------------------------------------------------------------
 
-    def show_state(self, statuses: Callable[[], Iterable[ServerStatus]], tools: Callable[[], Sequence[Tool]]) -> None:
-        """Include the states of the servers, the number of tools, and the tokens that all their definitions take.
+    def show_state(
+        self,
+        statuses: Callable[[], Iterable[ServerStatus]],
+        tools: Callable[[], Sequence[Tool]],
+        *,
+        breakers: Callable[[], Iterable[BreakerState]] = tuple,
+        usage: UsageRecorder | None = None,
+    ) -> None:
+        """Include the states of servers and breakers, the number of tools, and the tokens of their definitions.
 
         They are read whenever the metrics are, in another thread than the event loop's.
         """
-        self.registry.register(_State(statuses, tools, self._library.metrics_core.GaugeMetricFamily))
+        self.registry.register(_State(statuses, tools, breakers, usage, self._library.metrics_core))
 
     def text(self) -> str:
         """The metrics as Prometheus reads them."""
@@ -166,41 +174,62 @@ class _State:
     """Reads gauges when the metrics are asked for."""
 
     def __init__(
-        self, statuses: Callable[[], Iterable[ServerStatus]], tools: Callable[[], Sequence[Tool]], gauge: Any
+        self,
+        statuses: Callable[[], Iterable[ServerStatus]],
+        tools: Callable[[], Sequence[Tool]],
+        breakers: Callable[[], Iterable[BreakerState]],
+        usage: UsageRecorder | None,
+        core: Any,
     ) -> None:
-        """`gauge` is the library's `GaugeMetricFamily`."""
-        self._gauge = gauge
+        """`core` is the library's module `metrics_core`."""
+        self._gauge, self._counter = core.GaugeMetricFamily, core.CounterMetricFamily
         self._statuses = statuses
         self._tools = tools
-        self._tokens: dict[int, tuple[Tool, int]] = {}
-        """By the identity of a tool, which stays the same object while its definition does."""
+        self._breakers = breakers
+        self._usage = usage
+        self._definitions = DefinitionTokens()
 
     def describe(self) -> Sequence[Any]:
         """Nothing, so that registering reads no state."""
         return ()
 
     def collect(self) -> Sequence[Any]:
-        """The gauges as they are now."""
+        """The metrics as they are now."""
         tools = self._tools()
-        states = Counter(str(status.state) for status in self._statuses())
-        servers = self._gauge("toolcrib_servers", "Servers by state.", labels=["state"])
-        for state, count in sorted(states.items()):
-            servers.add_metric([state], count)
+        counted = self._definitions.by_namespace(tools)
+        at_rest = {name: tokens.at_rest for name, tokens in counted.items()}
         return (
-            servers,
+            self._by_label("toolcrib_servers", "Servers by state.", "state", _count_states(self._statuses())),
             self._gauge("toolcrib_tools", "Tools that can be found.", value=len(tools)),
-            self._gauge(
-                "toolcrib_definition_tokens",
-                "Tokens of all tool definitions, estimated.",
-                value=self._count_tokens(tools),
-            ),
+            self._by_label("toolcrib_definition_tokens", "Tokens of all tool definitions.", "namespace", at_rest),
+            self._by_label("toolcrib_breakers", "Circuit breakers by state.", "state", _count_states(self._breakers())),
+            *self._usage_metrics(),
         )
 
-    def _count_tokens(self, tools: Sequence[Tool]) -> int:
-        known = self._tokens
-        self._tokens = {id(tool): known.get(id(tool)) or (tool, estimate_tokens(_definition(tool))) for tool in tools}
-        return sum(count for _, count in self._tokens.values())
+    def _usage_metrics(self) -> Sequence[Any]:
+        if self._usage is None:
+            return ()
+        served = self._counter("toolcrib_tokens_served", "Tokens of the definitions in replies.", labels=["namespace"])
+        for name, tokens in _bounded({name: one.served for name, one in self._usage.since_start.items()}).items():
+            served.add_metric([name], tokens)
+        saved = self._usage.saved_since_start
+        return served, self._gauge("toolcrib_tokens_saved", "Tokens that lists of all tools would take.", value=saved)
+
+    def _by_label(self, name: str, text: str, label: str, values: Mapping[str, int]) -> Any:
+        family = self._gauge(name, text, labels=[label])
+        for value, count in sorted(_bounded(values).items()):
+            family.add_metric([value], count)
+        return family
 
 
-def _definition(tool: Tool) -> str:
-    return json.dumps([tool.id, tool.description, tool.input_schema, tool.output_schema])
+def _count_states(found: Iterable[ServerStatus | BreakerState]) -> Mapping[str, int]:
+    return Counter(str(one.state) for one in found)
+
+
+def _bounded(values: Mapping[str, int]) -> Mapping[str, int]:
+    """The values of the first `MAX_LABELS` labels, and the sum of the others."""
+    names = sorted(values)
+    bounded = {name: values[name] for name in names[:MAX_LABELS]}
+    if names[MAX_LABELS:]:
+        bounded["other"] = bounded.get("other", 0) + sum(values[name] for name in names[MAX_LABELS:])
+    return bounded

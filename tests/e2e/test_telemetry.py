@@ -21,10 +21,13 @@ from toolcrib.app import App
 from toolcrib.errors import MissingExtra, SettingsError, ToolNotFound
 from toolcrib.metrics import MAX_LABELS, GatewayMetrics
 from toolcrib.middleware.audit import AuditRecord
+from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch
 from toolcrib.settings.options import Settings, TelemetryOptions
+from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import text_of
 from toolcrib.types import LOCAL, Context, SearchReply, SearchRequest, ServerState, ServerStatus, Tool
+from toolcrib.usage.recorder import UsageRecorder
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +71,7 @@ async def test_metrics_count_requests_calls_searches_and_tools() -> None:
         "toolcrib_tools 2.0",
     ):
         assert line in text
-    assert re.search(r"^toolcrib_definition_tokens [1-9]", text, re.MULTILINE)
+    assert re.search(r'^toolcrib_definition_tokens\{namespace="net"\} [1-9]', text, re.MULTILINE)
     assert "process_resident_memory_bytes" in text
     assert "zzzz" not in text
 
@@ -104,9 +107,15 @@ def test_what_a_client_or_a_server_makes_up_is_no_label() -> None:
         assert f"{labels}}} 1.0" in text
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+async def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     metrics = GatewayMetrics()
-    metrics.show_state(lambda: [ServerStatus(name="a", state=ServerState.READY, since=0.0)], list)
+    tools = (Tool(name="a"),)
+    usage = UsageRecorder(MemoryStore(), lambda: tools)
+    usage.tools_shown({"": 10})
+    await usage.save()
+    status = ServerStatus(name="a", state=ServerState.READY, since=0.0)
+    breaker = BreakerState(backend="a", state="open")
+    metrics.show_state(lambda: [status], lambda: tools, breakers=lambda: [breaker], usage=usage)
     metrics.call_ended(ended(Tool(name="a"), AuditRecord(attempts=2, approval="agreed")))
     metrics.request_ended("tools/call", "ok", 0.0)
     search = EndedSearch(

@@ -86,27 +86,35 @@ def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> No
 
 
 def forget_requests(options: StateOptions, tool: str | None, tenant: str | None, *, as_json: bool) -> None:
-    """Forget the past requests of a tenant, or those of one of its tools. Raises `NotFound` if it has none."""
-    forgotten = 0
+    """Forget the past requests of a tenant, or those of one of its tools. Raises `NotFound` if it has none.
+
+    Searches without hits are forgotten too, or those after which the tool was called.
+    """
+    tools = groups = 0
     if options.path is not None and _file_size(options.path):
-        forgotten = anyio.run(_forget, options.path, tenant, tool)
-    if not forgotten and tool is not None:
+        tools, groups = anyio.run(_forget, options.path, tenant, tool)
+    if not tools and not groups and tool is not None:
         raise NotFound(
             f"No past requests of {tool} are kept.",
             hint="Give a tool by its id, such as git:log, and with --tenant its tenant; "
             "`toolcrib search --explain` shows what the past adds.",
         )
     if as_json:
-        echo_json({"forgotten": forgotten})
+        echo_json({"forgotten": tools, "zero_hits": groups})
+    elif options.path is None:
+        echo(_IN_MEMORY)
     else:
-        echo(_IN_MEMORY if options.path is None else f"Forgot the past requests of {pluralize(forgotten, 'tool')}.")
+        more = f" and {pluralize(groups, 'group')} of searches without hits" if groups else ""
+        echo(f"Forgot the past requests of {pluralize(tools, 'tool')}{more}.")
 
 
-async def _forget(path: Path, tenant: str | None, tool: str | None) -> int:
+async def _forget(path: Path, tenant: str | None, tool: str | None) -> tuple[int, int]:
     past = import_module("toolcrib.gateway.past")  # which loads the search
+    zero_hits = import_module("toolcrib.usage.zero_hits")
     async with SqliteStore(path) as store:
-        forgotten: int = await past.forget_saved(past.saved_table(store), tenant, tool)
-        return forgotten
+        tools: int = await past.forget_saved(past.saved_table(store), tenant, tool)
+        groups: int = await zero_hits.forget_zero_hits(zero_hits.zero_hits_table(store), tenant, tool)
+        return tools, groups
 
 
 async def _contents(path: Path) -> tuple[Sequence[TableOverview], list[SavedCatalog]]:

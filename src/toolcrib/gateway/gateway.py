@@ -52,7 +52,7 @@ from toolcrib.gateway.visibility import (
 )
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.breaker import BreakerState
-from toolcrib.middleware.observers import EndedSearch, GatewayObserver, request_number
+from toolcrib.middleware.observers import DefinitionObserver, EndedSearch, GatewayObserver, request_number
 from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.providers.base import BackendSelector, ProviderSource
 from toolcrib.resources.manager import ResourceManager
@@ -122,6 +122,7 @@ class Gateway:
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
         observer: GatewayObserver | None = None,
+        definitions: DefinitionObserver | None = None,
         gateway_id: str = "",
         mask_errors: bool = False,
         state: StateStore | None = None,
@@ -132,15 +133,17 @@ class Gateway:
         compared with the built-in table. The embedder that the options name is not loaded here, because that takes
         time. `middleware` runs around every call, the first one outermost; `selector` orders the backends of a tool,
         by default local functions first and remote servers last; `audit` gets an event for every call,
-        and `observer` learns of every call and search. `mask_errors` hides the messages of providers' exceptions from
-        callers. `state` keeps what several processes share, by default in memory. `gateway_id` lets a search that
-        comes back through other gateways find nothing.
+        `observer` learns of every call and search, and `definitions` of the tools that clients are shown.
+        `mask_errors` hides the messages of providers' exceptions from callers. `state` keeps what several processes
+        share, by default in memory.
+        `gateway_id` lets a search that comes back through other gateways find nothing.
         """
         self.options = options or GatewayOptions()
         self.state: StateStore = state or MemoryStore()
         self.refresher = CatalogRefresher(sources, self.options)
         self._policy: Policy = policy or AllowAll()
         self._observer = observer
+        self.definitions = definitions
         self._lexicon = Lexicon.default().with_pairs(self.options.synonyms) if self.options.synonyms else None
         self._embedder: RequestEmbedder | None = None
         if embedder is not None:

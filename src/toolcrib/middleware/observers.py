@@ -5,12 +5,13 @@ themselves what they keep of them. Without an observer, none of this runs.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Protocol
 
 from toolcrib.errors import ToolcribError
+from toolcrib.gateway.view import View
 from toolcrib.middleware.audit import CURRENT_RECORD, Attempt, AuditRecord, outcome_of
 from toolcrib.types import Call, CallNext, Context, Object, SearchReply, SearchRequest, Tool, ToolResult
 
@@ -77,6 +78,23 @@ class GatewayObserver(CallObserver, Protocol):
 
     def search_ended(self, search: EndedSearch) -> None:
         """A search ended."""
+
+
+class ListEntry(Protocol):
+    """A tool as a client lists it."""
+
+    @property
+    def tool(self) -> Tool: ...
+
+
+class DefinitionObserver(Protocol):
+    """Learns which definitions of tools clients get. It must not block, and it must not raise."""
+
+    def tools_listed(self, view: View, meta: Sequence[ListEntry], named: Sequence[ListEntry]) -> None:
+        """A client that has this view asked for its list: the meta-tools, and the tools that it lists by name."""
+
+    def tools_shown(self, tokens: Mapping[str, int]) -> None:
+        """A reply showed definitions of tools, of so many tokens in each namespace. May run in any thread."""
 
 
 class Observers:

@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -49,18 +50,30 @@ _MAX_VIEWS: Final = 16
 def request_words(text: str) -> tuple[str, ...]:
     """The words of a request that a past keeps: the stems of its content words, each once, without what it passes on.
 
-    Names of persons, quotations and words with digits are left out; of a long request, all but the part that asks.
+    `request_terms` says what is left out.
 
     >>> request_words('Could you email the quarterly report "Blue" to Ann Smith in room 12?')
     ('email', 'quarterli', 'report', 'room')
     """
+    return tuple(request_terms(text))
+
+
+def request_terms(text: str) -> dict[str, str]:
+    """The content words of a request, by stem, each as it was first written, in lower case.
+
+    Names of persons, quotations and words with digits are left out; of a long request, all but the part that asks.
+
+    >>> request_terms('Emailing the quarterly "Blue" report to Ann Smith in room 12')
+    {'email': 'emailing', 'quarterli': 'quarterly', 'report': 'report', 'room': 'room'}
+    """
     query = parse_query(telling_part(text, default_table()) or text)
     language = request_language([word for _, word in query.sequence], accented=not text.isascii())
     fillers = stop_words(language)
-    found = dict.fromkeys(
-        term.stem for term in query.terms if not term.is_value and term.surface not in fillers and _says_much(term)
-    )
-    return tuple(found)[:_MAX_REQUEST_WORDS]
+    found: dict[str, str] = {}
+    for term in query.terms:
+        if not term.is_value and term.surface not in fillers and _says_much(term):
+            found.setdefault(term.stem, term.surface)
+    return dict(islice(found.items(), _MAX_REQUEST_WORDS))
 
 
 def _says_much(term: QueryTerm) -> bool:

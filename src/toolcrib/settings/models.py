@@ -256,9 +256,11 @@ class StateFileTable(Table):
 
 
 class TelemetryTable(Table):
-    """`telemetry`: metrics for Prometheus, and traces of OpenTelemetry."""
+    """`telemetry`: usage counts, metrics for Prometheus, and traces of OpenTelemetry."""
 
     metrics: Annotated[NonEmpty, checked(_address_problem)] | None = None
+    usage: bool = True
+    zero_hits: bool = False
     traces: bool = False
 
 

@@ -36,6 +36,10 @@ class TelemetryOptions:
 
     metrics: str = ""
     """Where `/metrics` is served for Prometheus, as `HOST:PORT`; empty for nowhere. It asks for no token."""
+    usage: bool = True
+    """Whether calls, searches and the tokens of definitions are counted by day; without callers and arguments."""
+    zero_hits: bool = False
+    """Whether the words of searches that found nothing, or only weak hits, are kept."""
     traces: bool = False
     """Whether `toolcrib serve` sends spans to the endpoint that the variables of OpenTelemetry name."""
 

@@ -45,7 +45,7 @@ class DynamicSurface:
         """
         self._gateway = gateway
         self._budget = budget or None
-        self._replies = ReplyRenderer(counter(tokens))
+        self._replies = ReplyRenderer(counter(tokens), gateway.definitions)
         self.handlers: dict[str, MetaToolHandler] = {tool.name: partial(self._run, tool.name) for tool in META_TOOLS}
         self._guards = guards or GuardOptions()
         self._guarded: OrderedDict[str, Guard] = OrderedDict()
@@ -109,6 +109,7 @@ class GatewayPort:
 
     def _entries(self, reply: SearchReply, request: SearchRequest) -> Sequence[Object]:
         levels = self._replies.levels(reply, request, economical=True)
+        self._replies.report(reply, request, levels)
         return [self._entry(hit, level) for hit, level in zip(reply.hits, levels, strict=True) if level is not None]
 
     def _entry(self, hit: Hit, level: Level) -> dict[str, Any]:
@@ -123,6 +124,9 @@ class GatewayPort:
     async def schema(self, name: str) -> Object:
         """The tool as an OpenAI function definition, under a name that `call` accepts."""
         found = await self._gateway.find(self._ctx, name)
+        if self._gateway.definitions is not None:
+            cost = self._replies.hits.definition_cost(found.tool)
+            self._gateway.definitions.tools_shown({found.tool.namespace: cost})
         tool = replace(found.tool, input_schema=compact(found.tool.input_schema))
         return chat_tool(tool, name=found.wire_name)
 

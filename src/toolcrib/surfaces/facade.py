@@ -257,7 +257,10 @@ class ToolFacade:
         if self._everything(ctx):
             await self._gateway.first_list.wait(ctx)
         view = await self._gateway.view(ctx)
-        entries = [*await self._meta_tools(ctx, view), *self._native_tools(ctx, view)]
+        meta, named = await self._meta_tools(ctx, view), self._native_tools(ctx, view)
+        if cursor is None and self._gateway.definitions is not None:
+            self._gateway.definitions.tools_listed(view, meta, named)
+        entries = [*meta, *named]
         return page(
             entries,
             view_version=f"{view.version}/{'all' if ctx.show_all else 'list'}",

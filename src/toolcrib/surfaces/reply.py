@@ -3,6 +3,7 @@
 Each reply is text for the model and the same as structured content for programs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -10,6 +11,7 @@ import anyio.to_thread
 
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.visibility import describe_state
+from toolcrib.middleware.observers import DefinitionObserver
 from toolcrib.providers.content import json_text
 from toolcrib.surfaces.hits import HitRenderer
 from toolcrib.surfaces.selection import ROUND_TRIP_TOKENS, Candidate, Level, choose_levels, shares, useful_levels
@@ -58,8 +60,10 @@ def error_text(error: ToolcribError) -> str:
 class ReplyRenderer:
     """Turns search replies into tool results, within the token budget of each request."""
 
-    def __init__(self, counter: LabelledCounter) -> None:
+    def __init__(self, counter: LabelledCounter, definitions: DefinitionObserver | None = None) -> None:
+        """`definitions` learns how many tokens each reply takes for the tools of each namespace."""
         self._counter = counter
+        self._definitions = definitions
         self.hits = HitRenderer(counter)
         """Renders single hits."""
 
@@ -79,6 +83,7 @@ class ReplyRenderer:
         and is not counted.
         """
         levels = self.levels(reply, request, economical=economical)
+        self.report(reply, request, levels)
         entries = [
             self.hits.render(hit, level, request.queries)
             for hit, level in zip(reply.hits, levels, strict=True)
@@ -104,6 +109,16 @@ class ReplyRenderer:
             round_trip=ROUND_TRIP_TOKENS if economical and not listing else None,
             keep_all=not economical or listing or request.limit is not None,
         )
+
+    def report(self, reply: SearchReply, request: SearchRequest, levels: Sequence[Level | None]) -> None:
+        """Report what the hits of a reply cost at these levels."""
+        if self._definitions is None:
+            return
+        tokens: Counter[str] = Counter()
+        for hit, level in zip(reply.hits, levels, strict=True):
+            if level is not None:
+                tokens[hit.tool.namespace] += self.hits.costs(hit, (level,), request.queries)[level]
+        self._definitions.tools_shown(tokens)
 
     def _candidates(self, hits: Sequence[Hit], request: SearchRequest, *, economical: bool) -> list[Candidate]:
         seen: set[int] = set()

@@ -133,7 +133,7 @@ class SearchSurface:
         """Raises as `tokens.counter` does for the counter that the options name."""
         self._gateway = gateway
         self._options = options
-        self._replies = ReplyRenderer(counter(options.tokens))
+        self._replies = ReplyRenderer(counter(options.tokens), gateway.definitions)
         self.handlers: dict[str, MetaToolHandler] = {SEARCH: self._search, EXECUTE: self._execute}
         if options.read_tool:
             self.handlers[READ] = self._read

@@ -1,7 +1,7 @@
 """Step-by-step discovery of servers and tools for one caller, as text for a model and the same as data."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from toolcrib.scripting.tools import ToolsByServer, tools_by_server, wait_for_se
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import text_result
+from toolcrib.tokens import estimate_tokens
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
 _MAX_NAMED: Final = 20
@@ -103,8 +104,10 @@ class ToolDiscoveryService:
             if page.status is not None and has_problem(page.status)
             else ""
         )
+        text = tools_page(page.name, tools, note)
+        self._report_shown(tools_by_name.values(), text)
         return text_result(
-            tools_page(page.name, tools, note),
+            text,
             structured={
                 "server": {"name": page.name, **page.identifiers},
                 "tools": [_tool_entry(tool, names) for tool, names in tools],
@@ -127,7 +130,9 @@ class ToolDiscoveryService:
             entry["output_schema"] = found.output_schema
         if shape:
             entry["last_response"] = shape
-        return text_result(details_page(found, calls, shape), structured=entry)
+        text = details_page(found, calls, shape)
+        self._report_shown((found,), text)
+        return text_result(text, structured=entry)
 
     async def inspect_tool_response(
         self, server: str, tool: str, sample_args: Any = None, *, allow_side_effects: bool = False
@@ -177,6 +182,11 @@ class ToolDiscoveryService:
             return pages
         words = await self._digests.words(await self._gateway.view(self._ctx), statuses)
         return [replace(page, words=words.get(page.name, ())) if page.name in silent else page for page in pages]
+
+    def _report_shown(self, tools: Collection[Tool], text: str) -> None:
+        """Report a text about tools of one server."""
+        if self._gateway.definitions is not None and tools:
+            self._gateway.definitions.tools_shown({next(iter(tools)).namespace: estimate_tokens(text)})
 
     # -- names -----------------------------------------------------------------------------------------------------
 
