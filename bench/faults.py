@@ -131,6 +131,17 @@ class Load:
         self._seed = seed
         self.tally = Tally()
 
+    async def warm_up(self) -> None:
+        """Call each good server through both gateways, and search: what is loaded at its first use is not measured."""
+        chance = random.Random(f"{self._seed}/warm-up")
+        for url in self._urls.values():
+            for modern in (True, False):
+                caller = Caller(url, modern=modern)
+                for server in self._good:
+                    await self.call(caller, server, chance)
+                    await self._search(caller, server)
+                caller.close()
+
     async def run(self, callers: int, until: float) -> None:
         """Run the callers: each has one request to good servers and one to faulty ones under way."""
         async with asyncio.TaskGroup() as group:
@@ -367,8 +378,9 @@ async def measure(urls: tuple[str, str], pid: int, known: Sequence[Server], fold
     """Run the load, end the faults, and wait until all has healed."""
     for url, chosen in zip(urls, (known, [server for server in known if not server.fault]), strict=True):
         await started(url, len(chosen))
-    before, until = resources(pid), time.monotonic() + options.seconds
     load = Load(*urls, known, options.seed)
+    await load.warm_up()
+    before, until = resources(pid), time.monotonic() + options.seconds
     async with asyncio.TaskGroup() as group:
         during = group.create_task(watch(pid, until))
         group.create_task(kill(folder, until))

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +245,28 @@ async def test_a_slow_start_delays_no_one_else(tmp_path: Path) -> None:
             await anyio.to_thread.run_sync(gate.write_text, "go")
             await fleet.settled()
             assert await call_json(slow, "echo", a=1) == {"a": 1}
+
+
+async def test_a_program_that_the_system_takes_long_to_start_holds_up_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answered, in_time = asyncio.Event(), threading.Event(), list[bool]()
+    loop, start = asyncio.get_running_loop(), subprocess.Popen.__init__
+
+    def start_slowly(*args: Any, **options: Any) -> None:
+        if "HEAVY" in options["env"]:
+            loop.call_soon_threadsafe(begun.set)
+            in_time.append(answered.wait(10))
+        start(*args, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", start_slowly)
+    heavy = raw("heavy", options={"env": {"HEAVY": "1"}})
+    async with fleet_of(raw("quick")) as fleet:
+        await fleet.apply([raw("quick"), heavy])
+        await begun.wait()
+        assert await call_json(fleet.server("quick"), "echo", a=1) == {"a": 1}
+        answered.set()
+        await fleet.settled()
+        assert await call_json(fleet.server("heavy"), "echo", a=2) == {"a": 2}
+    assert in_time == [True]
 
 
 async def test_a_fleet_can_be_left_while_its_servers_start(tmp_path: Path) -> None:

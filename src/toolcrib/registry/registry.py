@@ -53,7 +53,7 @@ from toolcrib.types import (
     Visibility,
 )
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.stdio import parent_stdio
+from toolcrib.upstream.pipes import parent_stdio
 
 _HINTS: Final = {
     "config": "Such as Config(settings=Settings(...)).",

@@ -27,7 +27,7 @@ from toolcrib.server.http import SHUTTING_DOWN, wait_for_stop
 from toolcrib.server.sdk_workarounds import deferred_parts, spliced, splices_on_stream
 from toolcrib.upstream.bounds import Bounds, run_at_once
 from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_line, request_id_in
-from toolcrib.upstream.stdio import claim_stdio, release_stdio
+from toolcrib.upstream.pipes import claim_stdio, release_stdio
 
 logger = logging.getLogger(__name__)
 

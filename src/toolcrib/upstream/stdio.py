@@ -1,32 +1,32 @@
-"""Servers over pipes: child processes, and this process's own stdin and stdout.
+"""Servers that are child processes, reached over their pipes.
 
 A child runs in its own session and process group, so that whatever it starts is stopped with it. Its stderr is always
 read, never shown, and only the end of it is kept. Knows nothing of MCP beyond the frame of a message.
 """
 
+import asyncio
 import os
 import re
 import signal
-import stat
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from threading import Lock
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from toolcrib.errors import AlreadyStarted
 from toolcrib.upstream.bounds import run_in_steps
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import FLOOD_PAUSE_S, ExpectedResponses, LineSplitter, flood_pause_s, without_repeats
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.pipes import PipeWriter
 from toolcrib.upstream.redact import Redactor, plain
 
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
@@ -40,6 +40,10 @@ _KILL_GRACE_S = 0.1
 """After SIGKILL, for processes whose parent is slow to reap them."""
 _REAP_S = 1.0
 _POLL_S = 0.01
+_EXIT_POLL_S: Final = 0.05
+"""Where the system has no descriptor that becomes readable when a process ends."""
+_STARTS_AT_ONCE: Final = 2
+_starting: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("toolcrib_starting")
 _NETWORK_VARIABLES: Final = frozenset(
     {
         "ALL_PROXY",
@@ -58,9 +62,8 @@ _LOCALE_VARIABLES: Final = frozenset(
     {"LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
 )
 """Language, time zone, and directories."""
-_PIPE_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 _CHUNK_BYTES: Final = 65536
-_CLOSED_FD: Final = -1
+_NO_FD: Final = -1
 _TAIL_BYTES: Final = 4096
 _FRAME: Final = re.compile(r"^[|+\s-]+")
 """What exception groups are drawn with."""
@@ -144,11 +147,11 @@ async def _child_transport(
     """Raises `ExchangeError` if the program cannot be started."""
     # Shielded: a process that was started but not recorded yet could not be stopped.
     with anyio.CancelScope(shield=True):
-        process, stdin = await _spawn(options, redact)
-    child = _ChildProcess(process, stdin, options, fleet, redact, closed, tail)
+        process = await _spawn(options, redact)
+    child = _ChildProcess(process, options, fleet, redact, closed, tail)
     async with anyio.create_task_group() as group:
         try:
-            for work in (child.read, child.write, child.read_stderr, child.watch):
+            for work in (process.reap, child.read, child.write, child.read_stderr, child.watch):
                 group.start_soon(child.until_stopped, work)
             yield child.incoming, child.outgoing
         finally:
@@ -156,49 +159,19 @@ async def _child_transport(
                 await child.stop()
 
 
-class PipeWriter:
-    """The writing end of a pipe; owns the descriptor and sets it to non-blocking.
-
-    asyncio's pipe transports keep the error of a broken pipe for a later caller; some versions only log it, and the
-    message is lost silently. Here the error is raised to the writer.
-    """
-
-    def __init__(self, fd: int) -> None:
-        os.set_blocking(fd, False)
-        self._fd = fd
-
-    async def send(self, data: bytes) -> None:
-        """Write all of it, for one writer at a time. Raises `OSError`, and `anyio.ClosedResourceError` when closed."""
-        await anyio.lowlevel.checkpoint()
-        left = memoryview(data)
-        while left:
-            if self._fd == _CLOSED_FD:
-                raise anyio.ClosedResourceError
-            try:
-                left = left[os.write(self._fd, left) :]
-            except BlockingIOError:
-                await anyio.wait_writable(self._fd)
-
-    def close(self) -> None:
-        """Close the descriptor; a waiting `send` raises."""
-        fd, self._fd = self._fd, _CLOSED_FD
-        if fd != _CLOSED_FD:
-            anyio.notify_closing(fd)
-            os.close(fd)
-
-
-async def _spawn(options: ServerOptions, redact: Redactor) -> tuple[anyio.abc.Process, PipeWriter]:
-    """Start the child. Returns it with our end of its stdin."""
+async def _spawn(options: ServerOptions, redact: Redactor) -> "_Process":
+    """Start the child, in a thread: the event loop would stand still until the new process runs its program."""
     theirs, ours = os.pipe()
     stdin = PipeWriter(ours)
+    start = partial(
+        _start_program,
+        [options.command, *options.args],
+        stdin=theirs,
+        env={**inherited_environment(), **options.env},
+        cwd=options.cwd,
+    )
     try:
-        process = await anyio.open_process(
-            [options.command, *options.args],
-            stdin=theirs,
-            env={**inherited_environment(), **options.env},
-            cwd=options.cwd,
-            start_new_session=True,
-        )
+        child = await anyio.to_thread.run_sync(start, limiter=_start_limiter())
     except BaseException as error:
         stdin.close()
         if isinstance(error, (OSError, ValueError)):
@@ -206,7 +179,113 @@ async def _spawn(options: ServerOptions, redact: Redactor) -> tuple[anyio.abc.Pr
         raise
     finally:
         os.close(theirs)
-    return process, stdin
+    return await _Process.of(child, stdin)
+
+
+def _start_program(
+    arguments: Sequence[str], *, stdin: int, env: Mapping[str, str], cwd: Path | None
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603 - the operator's own command
+        arguments,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+    )
+
+
+def _start_limiter() -> anyio.CapacityLimiter:
+    """Return this event loop's limit of programs that start at the same moment; they hold up each other only."""
+    try:
+        return _starting.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_STARTS_AT_ONCE)
+        _starting.set(limiter)
+        return limiter
+
+
+class _Process:
+    """A running child: our ends of its pipes, and how it ended."""
+
+    def __init__(
+        self, child: "subprocess.Popen[bytes]", stdin: PipeWriter, stdout: "_PipeStream", stderr: "_PipeStream"
+    ) -> None:
+        self._child = child
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self._ended = anyio.Event()
+
+    @classmethod
+    async def of(cls, child: "subprocess.Popen[bytes]", stdin: PipeWriter) -> "_Process":
+        if child.stdout is None or child.stderr is None:
+            raise ValueError("a child needs three pipes")
+        return cls(child, stdin, await _PipeStream.of(child.stdout), await _PipeStream.of(child.stderr))
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal; None before `wait` returns."""
+        return self._child.returncode
+
+    async def wait(self) -> None:
+        """Wait until it has ended, and `reap` has noticed."""
+        await self._ended.wait()
+
+    async def reap(self) -> None:
+        """Wait for the end of the process, and note how it ended; for one task."""
+        pidfd = _pidfd(self.pid)
+        try:
+            while self._child.poll() is None:
+                if pidfd == _NO_FD:
+                    await anyio.sleep(_EXIT_POLL_S)
+                else:
+                    await anyio.wait_readable(pidfd)
+        finally:
+            if pidfd != _NO_FD:
+                os.close(pidfd)
+        self._ended.set()
+
+    def close(self) -> None:
+        """Close the pipes."""
+        self.stdin.close()
+        self.stdout.close()
+        self.stderr.close()
+
+
+def _pidfd(pid: int) -> int:
+    """Return a descriptor that is readable once the process has ended; `_NO_FD` where the system has none."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            return os.pidfd_open(pid)
+    return _NO_FD
+
+
+class _PipeStream:
+    """The reading end of a child's pipe, read by the event loop's own transport."""
+
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
+        self._reader, self._transport = reader, transport
+
+    @classmethod
+    async def of(cls, pipe: IO[bytes]) -> "_PipeStream":
+        reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
+        return cls(reader, transport)
+
+    async def receive(self) -> bytes:
+        """Return what is available, at most 64 KiB. Raises `anyio.EndOfStream` at the end, and `OSError`."""
+        chunk = await self._reader.read(_CHUNK_BYTES)
+        if not chunk:
+            raise anyio.EndOfStream
+        return chunk
+
+    def close(self) -> None:
+        self._transport.close()
 
 
 def _start_problem(options: ServerOptions, redact: Redactor, error: Exception) -> str:
@@ -226,18 +305,14 @@ class _ChildProcess:
 
     def __init__(
         self,
-        process: anyio.abc.Process,
-        stdin: PipeWriter,
+        process: _Process,
         options: ServerOptions,
         fleet: FleetOptions,
         redact: Redactor,
         closed: CloseEvent,
         tail: StderrTail,
     ) -> None:
-        if process.stdout is None or process.stderr is None:
-            raise ValueError("a child needs three pipes")
         self._process = process
-        self._stdin, self._stdout, self._stderr = stdin, process.stdout, process.stderr
         self._expected = ExpectedResponses(options)
         self._fleet = fleet
         self._redact = redact
@@ -266,7 +341,7 @@ class _ChildProcess:
         lines = LineSplitter(self._expected.bounds)
         with suppress(*_GONE):
             while True:
-                chunk = await self._stdout.receive()
+                chunk = await self._process.stdout.receive()
                 await anyio.sleep(await self._take(lines, chunk))
         await self._close_with_details("closed its output")
         self._to_session.close()
@@ -292,7 +367,7 @@ class _ChildProcess:
             async for item in self._from_session:
                 self._expected.sent(item.message)
                 data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await self._stdin.send(data.encode() + b"\n")
+                await self._process.stdin.send(data.encode() + b"\n")
             return
         await self._close_with_details("closed its input")
 
@@ -300,7 +375,7 @@ class _ChildProcess:
         """Keep the end of stderr."""
         with suppress(*_GONE):
             while True:
-                chunk = await self._stderr.receive()
+                chunk = await self._process.stderr.receive()
                 self._tail.add(chunk)
                 await anyio.sleep(0 if len(chunk) < _FLOOD_BYTES else FLOOD_PAUSE_S)
         self._stderr_ended.set()
@@ -340,16 +415,17 @@ class _ChildProcess:
             await self._exit()
         if limit.cancelled_caught:
             self._signal(signal.SIGKILL)
+        with anyio.move_on_after(_REAP_S):
+            await self._process.wait()
         self._stopped = True
         for scope in self._scopes:
             scope.cancel()
-        with anyio.move_on_after(_REAP_S):
-            await self._process.aclose()
+        self._process.close()
         for stream in (self.outgoing, self._from_session, self._to_session):
             stream.close()
 
     async def _exit(self) -> None:
-        self._stdin.close()
+        self._process.stdin.close()
         with anyio.move_on_after(self._fleet.exit_grace_s):
             await self._process.wait()
         for sign, grace_s in ((signal.SIGTERM, self._fleet.term_grace_s), (signal.SIGKILL, _KILL_GRACE_S)):
@@ -400,148 +476,3 @@ def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, 
         if name.upper() in _NETWORK_VARIABLES or name in _LOCALE_VARIABLES
     }
     return {**get_default_environment(), **chosen}
-
-
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
-
-
-class _StdioOwner:
-    """Who uses this process's stdin and stdout."""
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.lock = Lock()
-
-
-_STDIO_OWNER: Final = _StdioOwner()
-
-
-def claim_stdio(what: str) -> None:
-    """Reserve this process's stdin and stdout for one part of it; `what` names it in the error for the next one.
-
-    Raises `AlreadyStarted` while another part uses them.
-    """
-    with _STDIO_OWNER.lock:
-        if _STDIO_OWNER.name:
-            raise AlreadyStarted(
-                f"This process's stdin and stdout are in use by {_STDIO_OWNER.name}; {what} cannot use them too.",
-                hint="Give the server its own url or command.",
-            )
-        _STDIO_OWNER.name = what
-
-
-def release_stdio() -> None:
-    """Release stdin and stdout; harmless if they are not in use."""
-    with _STDIO_OWNER.lock:
-        _STDIO_OWNER.name = ""
-
-
-@contextmanager
-def redirected_stdio(what: str) -> Iterator[tuple[int, int]]:
-    """Yield descriptors of stdin and stdout for the caller to close. Raises as `claim_stdio` does.
-
-    Meanwhile, whatever else in the process prints goes to stderr, and reads from stdin see its end.
-    """
-    claim_stdio(what)
-    try:
-        sys.stdout.flush()
-        wire_in, wire_out = os.dup(_STDIN), os.dup(_STDOUT)
-        before = {_STDIN: os.dup(_STDIN), _STDOUT: os.dup(_STDOUT)}
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, _STDIN)
-        os.dup2(_STDERR, _STDOUT)
-        os.close(null)
-        try:
-            yield wire_in, wire_out
-        finally:
-            sys.stdout.flush()
-            os.set_blocking(before[_STDOUT], True)
-            for number, kept in before.items():
-                os.dup2(kept, number)
-                os.close(kept)
-    finally:
-        release_stdio()
-
-
-@asynccontextmanager
-async def parent_stdio() -> AsyncIterator[Streams]:
-    """A client transport over stdin and stdout, to a server that started this process or is connected to it by pipes.
-
-    Used as `ServerOptions(name="parent", target=parent_stdio)`. Raises `AlreadyStarted` as `claim_stdio` does.
-    """
-    with redirected_stdio("a server reached by stdio://") as (wire_in, wire_out):
-        async with pipe_transport(PipeReader(wire_in), PipeWriter(wire_out)) as streams:
-            yield streams
-
-
-class PipeReader:
-    """The reading end of a pipe. Leaves the blocking mode as it is: other processes may share the descriptor."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        mode = os.fstat(fd).st_mode
-        self._can_wait = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
-        """An event loop cannot wait for files and `/dev/null`; reading them never blocks either."""
-
-    async def receive(self) -> bytes:
-        """Return what is available, at most 64 KiB.
-
-        Raises `anyio.EndOfStream`, `OSError`, and `anyio.ClosedResourceError`.
-        """
-        if self._fd == _CLOSED_FD:
-            raise anyio.ClosedResourceError
-        if self._can_wait:
-            await anyio.wait_readable(self._fd)
-            chunk = os.read(self._fd, _CHUNK_BYTES)
-        else:
-            chunk = await anyio.to_thread.run_sync(os.read, self._fd, _CHUNK_BYTES)
-        if not chunk:
-            raise anyio.EndOfStream
-        return chunk
-
-    def close(self) -> None:
-        """Close the descriptor; a waiting `receive` raises."""
-        fd, self._fd = self._fd, _CLOSED_FD
-        if fd != _CLOSED_FD:
-            anyio.notify_closing(fd)
-            os.close(fd)
-
-
-@asynccontextmanager
-async def pipe_transport(reader: PipeReader, writer: PipeWriter) -> AsyncIterator[Streams]:
-    """A transport over two pipes, one message per line; other lines are skipped."""
-    to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    async with anyio.create_task_group() as group:
-        expected = ExpectedResponses(ServerOptions(name=""))
-        group.start_soon(_read_messages, reader, to_session, expected)
-        group.start_soon(_write_messages, writer, from_session, expected)
-        try:
-            yield incoming, outgoing
-        finally:
-            group.cancel_scope.cancel()
-            reader.close()
-            writer.close()
-            for stream in (incoming, outgoing):
-                stream.close()
-
-
-async def _read_messages(
-    reader: PipeReader, sink: MemoryObjectSendStream[SessionMessage | Exception], expected: ExpectedResponses
-) -> None:
-    lines = LineSplitter(expected.bounds)
-    with sink, suppress(*_PIPE_CLOSED):
-        while True:
-            for line in lines.feed(await reader.receive()):
-                for message in await run_in_steps(expected.parse(line)):
-                    await sink.send(SessionMessage(message))
-
-
-async def _write_messages(
-    writer: PipeWriter, source: MemoryObjectReceiveStream[SessionMessage], expected: ExpectedResponses
-) -> None:
-    with source, suppress(*_PIPE_CLOSED):
-        async for item in source:
-            expected.sent(item.message)
-            data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            await writer.send(data.encode() + b"\n")
