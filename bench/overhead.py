@@ -43,8 +43,9 @@ def server(*command: str) -> Iterator[tuple[str, int]]:
 def toolcrib(upstream: str, surface: str) -> Iterator[tuple[str, int]]:
     """toolcrib in front of the upstream, with a token and everything else it does by default."""
     with tempfile.TemporaryDirectory() as folder:
+        section = {"surfaces": [surface], "state": {"path": f"{folder}/state.sqlite"}}
         config = Path(folder) / "toolcrib.json"
-        config.write_text(json.dumps({"mcpServers": {"up": {"url": upstream}}, "toolcrib": {"surfaces": [surface]}}))
+        config.write_text(json.dumps({"mcpServers": {"up": {"url": upstream}}, "toolcrib": section}))
         with server("-m", "toolcrib.cli.main", "serve", "--http", "127.0.0.1:0", "--config", str(config)) as started:
             yield started
 

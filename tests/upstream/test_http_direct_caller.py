@@ -41,7 +41,7 @@ class Peer:
         self.headers: list[httpx2.Headers] = []
         self.noted = anyio.Event()
         self.changed = 0
-        self.posts = DirectCaller(OPTIONS, FleetOptions(), self._count)
+        self.posts = DirectCaller(OPTIONS, self._count)
 
     def _count(self) -> None:
         self.changed += 1

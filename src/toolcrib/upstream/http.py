@@ -38,7 +38,8 @@ from toolcrib.upstream.channel import (
     Streams,
 )
 from toolcrib.upstream.framing import EventParser, parse_in_steps
-from toolcrib.upstream.http_transport import BOUNDS_KEY, SESSION_HEADER, AiohttpTransport, AuthTransport, byte_chunks
+from toolcrib.upstream.http_pool import AiohttpTransport
+from toolcrib.upstream.http_transport import AuthTransport, byte_chunks
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.wire import CLIENT_CAPABILITIES
@@ -116,7 +117,7 @@ def http_client(transport: AuthTransport, fleet: FleetOptions) -> httpx2.AsyncCl
 def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
     """Return a channel to a streamable HTTP endpoint. Nothing is sent before the session starts."""
     closed, refresh_needed, notifications = CloseEvent(), AutoResetEvent(), ServerNotifications()
-    direct_caller = DirectCaller(options, fleet, refresh_needed.set, notifications)
+    direct_caller = DirectCaller(options, refresh_needed.set, notifications)
     transport = _streamable(options, fleet, redact, closed, refresh_needed, direct_caller)
     return Channel(
         transport=transport,
@@ -137,7 +138,6 @@ class DirectCaller:
     def __init__(
         self,
         options: ServerOptions,
-        fleet: FleetOptions,
         list_changed: Callable[[], None],
         notifications: ServerNotifications | None = None,
     ) -> None:
@@ -146,7 +146,6 @@ class DirectCaller:
         """
         self._url = httpx2.URL("")
         self._result_bounds, self._list_bounds = result_bounds(options), list_bounds(options)
-        self._timeout = {"connect": fleet.http_connect_timeout_s, "read": None, "write": None, "pool": None}
         self._list_changed = list_changed
         self._notifications = notifications or ServerNotifications()
         self._transport: AuthTransport | None = None
@@ -185,7 +184,9 @@ class DirectCaller:
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         bounds = self._list_bounds if method in LIST_METHODS else self._result_bounds
         try:
-            response = await self._post(message, headers, bounds)
+            response = await self._open_transport().post(self._url, {**_HEADERS, **headers}, to_json(message), bounds)
+            if isinstance(response, bytes):
+                return await _read_message(response, httpx2.codes.OK, bounds)
             if response.has_redirect_location:
                 self._redirected = True
                 await response.aclose()
@@ -210,20 +211,14 @@ class DirectCaller:
         return await self._send("GET", {**headers, "accept": _EVENT_STREAM, "last-event-id": last_event_id})
 
     async def _send(
-        self, method: str, headers: Mapping[str, str], content: bytes | None = None, bounds: Bounds | None = None
+        self, method: str, headers: Mapping[str, str], content: bytes = b"", bounds: Bounds | None = None
     ) -> httpx2.Response:
-        transport = self._transport
-        if transport is None:
+        return await self._open_transport().send(method, self._url, headers, content, bounds or self._result_bounds)
+
+    def _open_transport(self) -> AuthTransport:
+        if self._transport is None:
             raise ExchangeError(FailureKind.CLOSED, "the connection was closed")
-        session = transport.session_headers.get(SESSION_HEADER)
-        all_headers = {**headers, **({SESSION_HEADER: session} if session else {})}
-        extensions = {"timeout": self._timeout, BOUNDS_KEY: bounds or self._result_bounds}
-        # A request with content computes headers that the connection writes in any case.
-        body = httpx2.ByteStream(content or b"")
-        request = httpx2.Request(method, self._url, headers=all_headers, stream=body, extensions=extensions)
-        response = await transport.handle_async_request(request)
-        response.request = request
-        return response
+        return self._transport
 
     async def handle(
         self, message: dict[str, Any], request_id: str, headers: Mapping[str, str], exchange: Exchange | None
@@ -415,12 +410,16 @@ async def _read_json(response: httpx2.Response, kind: str, bounds: Bounds) -> di
     try:
         if not kind.startswith(_HEADERS["content-type"]):
             raise ExchangeError(FailureKind.ANSWER, f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}")
-        steps = parse_in_steps(await response.aread(), is_list=bounds.in_steps)
-        return _result_of(await run_in_steps(steps), response.status_code)
-    except ValueError as error:
-        raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
+        return await _read_message(await response.aread(), response.status_code, bounds)
     finally:
         await response.aclose()
+
+
+async def _read_message(body: bytes, status: int, bounds: Bounds) -> dict[str, Any]:
+    try:
+        return _result_of(await run_in_steps(parse_in_steps(body, is_list=bounds.in_steps)), status)
+    except ValueError as error:
+        raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
 
 
 async def _answer(method: str, params: Mapping[str, Any], exchange: Exchange | None) -> dict[str, Any]:

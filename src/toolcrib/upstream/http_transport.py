@@ -9,24 +9,21 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from functools import lru_cache
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from http import HTTPStatus
-from ssl import SSLContext
 from typing import Any, Final
 from urllib.parse import unquote
 
-import aiohttp
 import anyio
 import anyio.lowlevel
 import httpx2
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 from pydantic_core import from_json
-from yarl import URL
 
 from toolcrib.upstream.bounds import Bounds, Meter, result_bounds
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
 from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeats
+from toolcrib.upstream.http_pool import AiohttpTransport, PooledResponse
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
@@ -44,6 +41,9 @@ _NOTIFICATION: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2.0"\s*,\s*"method
 """How a message without id begins; in one with an id, the id comes before the method."""
 _ERROR_BOUNDS: Final = Bounds(65536, 65536)
 """Of the body of an error."""
+_UNUSUAL: Final = re.compile(rb"[^\x20-\x7e]")
+"""What a header must not hold to be written as it is."""
+_NOTED_HEADERS: Final = frozenset({SESSION_HEADER.encode(), b"content-encoding"})
 _ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
@@ -59,13 +59,6 @@ _NOT_SENT: Final = (
     httpx2.UnsupportedProtocol,
     httpx2.LocalProtocolError,
 )
-_KEEP_ALIVE_S: Final = 30.0
-_TCP_IDLE_S: Final = 60
-"""Seconds until a silent connection is probed."""
-_CONNECTION_HEADERS: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
-"""Headers that the connection writes itself."""
-_SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""Headers that aiohttp would add although httpx2 left them out on purpose."""
 _ADVICE: Final = {
     401: "its credentials are missing or were rejected; check the headers",
     403: "these credentials do not give access to it; check the headers",
@@ -121,6 +114,10 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         """Whether the last response was a single JSON message, not a stream."""
         self.session_headers: dict[str, str] = {}
         """The headers that identify the session to the server; empty without one."""
+        self._pooled = inner if isinstance(inner, AiohttpTransport) else None
+        self._timeout = {"connect": fleet.http_connect_timeout_s, "read": None, "write": None, "pool": None}
+        self._head: bytes | None = None
+        """The beginning of each POST to the endpoint; empty if it needs a general client."""
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -139,11 +136,78 @@ class AuthTransport(httpx2.AsyncBaseTransport):
                 return self._note_get(request, response)
             return await self._response(request, response)
         except httpx2.TransportError as error:
-            self._refresh_needed.set()
             if request.method != "POST":
+                self._refresh_needed.set()
                 raise
-            kind = FailureKind.UNSENT if isinstance(error, _NOT_SENT) else FailureKind.LOST
-            return self._error(kind, describe_transport_error(error))
+            return self._transport_failure(error)
+
+    async def send(
+        self, method: str, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds
+    ) -> httpx2.Response:
+        """Send a request of a caller's, within the session if there is one. Raises as `handle_async_request` does."""
+        request = self._request(method, url, self._in_session(headers), content, bounds)
+        response = await self.handle_async_request(request)
+        response.request = request
+        return response
+
+    def _in_session(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        session = self.session_headers.get(SESSION_HEADER)
+        return {**headers, SESSION_HEADER: session} if session else headers
+
+    def _request(
+        self, method: str, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds
+    ) -> httpx2.Request:
+        extensions = {"timeout": self._timeout, BOUNDS_KEY: bounds}
+        # A request with content computes headers that the connection writes in any case.
+        return httpx2.Request(method, url, headers=headers, stream=httpx2.ByteStream(content), extensions=extensions)
+
+    async def post(
+        self, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds
+    ) -> bytes | httpx2.Response:
+        """The same for a POST to the endpoint; of a short JSON response within the bounds, only the body."""
+        headers = self._in_session(headers)
+        head = self._post_head(url, headers, len(content))
+        if head is None or self._pooled is None:
+            return await self.send("POST", url, headers, content, bounds)
+        try:
+            answer = await self._pooled.exchange(url, head + content, connect_s=self._timeout["connect"])
+        except httpx2.TransportError as error:
+            return self._transport_failure(error)
+        if answer is None:
+            return await self.send("POST", url, headers, content, bounds)
+        if answer.body is not None and len(answer.body) <= min(bounds.nodes, bounds.bytes) and _is_plain(answer):
+            self.plain = True
+            return answer.body
+        request = self._request("POST", url, headers, content, bounds)
+        found = httpx2.Response(answer.status, headers=answer.headers, stream=answer)
+        found = await self._response(request, found)
+        found.request = request
+        return found
+
+    def _post_head(self, url: httpx2.URL, headers: Mapping[str, str], size: int) -> bytes | None:
+        """The head of such a POST; None if it cannot be written as it is."""
+        if self._head is None:
+            self._head = self._common_head(url)
+        if not self._head:
+            return None
+        lines = [f"{name}: {value}\r\n" for name, value in headers.items() if name.encode() not in self._headers]
+        text = "".join(lines)
+        if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text or not text.isascii():
+            return None
+        return self._head + f"{text}content-length: {size}\r\n\r\n".encode()
+
+    def _common_head(self, url: httpx2.URL) -> bytes:
+        request = self._with_secrets(httpx2.Request("POST", url))
+        pairs = [pair for pair in request.headers.raw if pair[0].lower() != b"content-length"]
+        if any(_UNUSUAL.search(name + value) for name, value in pairs):
+            return b""
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in pairs)
+        return b"POST " + request.url.raw_path + b" HTTP/1.1\r\n" + lines
+
+    def _transport_failure(self, error: httpx2.TransportError) -> httpx2.Response:
+        self._refresh_needed.set()
+        kind = FailureKind.UNSENT if isinstance(error, _NOT_SENT) else FailureKind.LOST
+        return self._error(kind, describe_transport_error(error))
 
     def _with_secrets(self, request: httpx2.Request) -> httpx2.Request:
         """Return a copy with the secrets, for the configured origin only."""
@@ -228,6 +292,11 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         data = {"mark": FAILURE_MARK, "kind": kind.name}
         error = {"code": CONNECTION_CLOSED, "message": self._redact(reason), "data": data}
         return httpx2.Response(httpx2.codes.BAD_GATEWAY, json={"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def _is_plain(response: PooledResponse) -> bool:
+    """Whether nothing but the body of a response matters."""
+    return response.status == httpx2.codes.OK and not any(name in _NOTED_HEADERS for name, _ in response.headers)
 
 
 def _same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
@@ -371,126 +440,6 @@ def _is_session_lost(status: int, error: dict[str, Any] | None) -> bool:
     if status == httpx2.codes.NOT_FOUND:
         return error is None or error.get("code") != METHOD_NOT_FOUND
     return status == httpx2.codes.BAD_REQUEST and error is not None and "session" in str(error.get("message")).lower()
-
-
-class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """An httpx2 transport over aiohttp, with as many pooled connections as there are concurrent requests.
-
-    httpx2's own transport takes about twice the CPU time per request. Redirects and encodings are left to the client.
-    Cookies are kept here, so that all requests send the same ones: load balancers may route by them.
-    """
-
-    def __init__(self, ssl_context: SSLContext, *, proxy: str | None = None) -> None:
-        self._ssl = ssl_context
-        self._proxy = proxy
-        self._session: aiohttp.ClientSession | None = None
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=0, ssl=self._ssl, keepalive_timeout=_KEEP_ALIVE_S, socket_factory=_keepalive_socket
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.CookieJar(unsafe=True),
-                auto_decompress=False,
-                skip_auto_headers=_SKIPPED_HEADERS,
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
-        return self._session
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; the response's body is streamed. Raises `httpx2.TransportError`."""
-        try:
-            # Cheaper than `items`, which guesses the encoding of all headers for each of them.
-            headers = [
-                (name.decode(), value.decode())
-                for name, value in request.headers.raw
-                if name.lower() not in _CONNECTION_HEADERS
-            ]
-            response = await self._opened().request(
-                request.method,
-                _parsed_url(str(request.url)),
-                data=await request.aread() or None,
-                headers=headers,
-                allow_redirects=False,
-                proxy=self._proxy,
-                timeout=_timeout(*_limits(request)),
-            )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _as_httpx_error(error) from error
-        return httpx2.Response(response.status, headers=list(response.raw_headers), stream=_ResponseBody(response))
-
-
-class _ResponseBody(httpx2.AsyncByteStream):
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._response.content.iter_any():
-                yield chunk
-        except (aiohttp.ClientError, OSError) as error:
-            raise _as_httpx_error(error) from error
-
-    async def aclose(self) -> None:
-        """Return the connection to the pool, or close it if the body was not read to its end."""
-        if self._response.content.at_eof():
-            await self._response.release()
-        else:
-            self._response.close()
-
-
-def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that detects a lost peer; a stream that waits for the server may be silent for hours."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _TCP_IDLE_S)
-    return made
-
-
-def _limits(request: httpx2.Request) -> tuple[float | None, float | None]:
-    limits: dict[str, Any] = request.extensions.get("timeout", {})
-    return limits.get("connect"), limits.get("read")
-
-
-@lru_cache(maxsize=64)
-def _parsed_url(url: str) -> URL:
-    return URL(url, encoded=True)
-
-
-@lru_cache(maxsize=64)
-def _timeout(connect_s: float | None, read_s: float | None) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=read_s)
-
-
-def _as_httpx_error(error: Exception) -> httpx2.TransportError:
-    """Map the error to httpx2's. The mapping keeps the difference between sent and unsent requests."""
-    kinds: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
-        (aiohttp.ClientHttpProxyError, httpx2.ProxyError),
-        (aiohttp.ClientProxyConnectionError, httpx2.ProxyError),
-        (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
-        (aiohttp.ClientConnectorError, httpx2.ConnectError),
-        (aiohttp.InvalidURL, httpx2.UnsupportedProtocol),
-        (aiohttp.NonHttpUrlClientError, httpx2.UnsupportedProtocol),
-        (TimeoutError, httpx2.ReadTimeout),
-        (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
-        (aiohttp.ClientPayloadError, httpx2.RemoteProtocolError),
-        (aiohttp.ClientResponseError, httpx2.RemoteProtocolError),
-        (ValueError, httpx2.LocalProtocolError),
-    )
-    for theirs, ours in kinds:
-        if isinstance(error, theirs):
-            return ours(str(error))
-    return httpx2.ReadError(str(error))
 
 
 def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: bool = False) -> str:

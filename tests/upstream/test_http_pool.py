@@ -1,0 +1,196 @@
+"""Exchanges over pooled connections, with servers that answer with the bytes of a script."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from toolcrib.upstream.http_pool import AiohttpTransport, PooledResponse
+
+pytestmark = pytest.mark.anyio
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+REQUEST = b"POST /mcp HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n"
+HEADER_END = b"\r\n\r\n"
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    if request.param:
+        pytest.importorskip("uvloop", reason="uvloop is optional")
+    return "asyncio", {"use_uvloop": request.param}
+
+
+class Scripted:
+    """A server that answers each request of any connection with the next part of its script, and then closes."""
+
+    def __init__(self, *script: bytes, closes: bool = False) -> None:
+        self.script = list(script)
+        self.closes = closes
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.running: list[asyncio.Task[Any] | None] = []
+        self.dropped = anyio.Event()
+        self.url = httpx2.URL("")
+        self.transport = AiohttpTransport(httpx2.create_ssl_context())
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.running.append(asyncio.current_task())
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                self.requests.append(await reader.readuntil(HEADER_END))
+                if not self.script:
+                    await reader.read()
+                    break
+                writer.write(self.script.pop(0))
+                await writer.drain()
+                if self.closes:
+                    break
+        self.dropped.set()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def ask(self) -> PooledResponse:
+        with anyio.fail_after(5):
+            found = await self.transport.exchange(self.url, REQUEST, connect_s=5)
+        assert found is not None
+        return found
+
+
+@contextlib.asynccontextmanager
+async def scripted(*script: bytes, closes: bool = False) -> AsyncIterator[Scripted]:
+    peer = Scripted(*script, closes=closes)
+    server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
+    peer.url = httpx2.URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+    try:
+        yield peer
+    finally:
+        server.close()
+        await peer.transport.aclose()
+        with anyio.fail_after(5):
+            await asyncio.gather(*(task for task in peer.running if task is not None))
+
+
+def short(body: bytes, *more: bytes) -> bytes:
+    return HEAD + b"".join(more) + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def body_of(response: PooledResponse) -> bytes:
+    with anyio.fail_after(5):
+        found = b"".join([chunk async for chunk in response])
+        await response.aclose()
+    return found
+
+
+async def test_a_short_response_comes_whole_and_its_connection_is_used_again() -> None:
+    async with scripted(short(b"{}"), short(b"[1]")) as peer:
+        first, second = await peer.ask(), await peer.ask()
+        assert (first.status, first.body, second.body) == (200, b"{}", b"[1]")
+        assert (b"content-type", b"application/json") in first.headers
+        assert peer.connections == 1
+
+
+async def test_chunks_are_joined_and_interim_responses_skipped() -> None:
+    chunked = HEAD + b'Transfer-Encoding: chunked\r\n\r\n3\r\n{"a\r\n4\r\n":1}\r\n0\r\n\r\n'
+    async with scripted(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + chunked, short(b"{}")) as peer:
+        assert (await peer.ask()).body == b'{"a":1}'
+        assert (await peer.ask()).body == b"{}"
+        assert peer.connections == 1
+
+
+async def test_a_body_without_a_length_ends_with_the_connection() -> None:
+    async with scripted(HEAD + b"\r\n{}", closes=True) as peer:
+        assert (await peer.ask()).body == b"{}"
+
+
+async def test_a_long_body_comes_in_parts_and_then_its_connection_is_used_again() -> None:
+    body = b"[" + b"1," * 700_000 + b"1]"
+    async with scripted(short(body), short(b"{}")) as peer:
+        long = await peer.ask()
+        assert long.body is None
+        assert await body_of(long) == body
+        assert (await peer.ask()).body == b"{}"
+        assert peer.connections == 1
+
+
+async def test_anything_but_json_is_a_stream() -> None:
+    events = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9\r\n\r\ndata: 1\n\n"
+    async with scripted(events) as peer:
+        response = await peer.ask()
+        assert response.body is None
+        assert await body_of(response) == b"data: 1\n\n"
+
+
+async def test_a_stream_that_is_left_early_closes_its_connection() -> None:
+    async with scripted(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n") as peer:
+        await (await peer.ask()).aclose()
+        with anyio.fail_after(5):
+            await peer.dropped.wait()
+
+
+async def test_a_cancelled_exchange_closes_its_connection() -> None:
+    async with scripted() as peer:
+        with anyio.move_on_after(0.05):
+            await peer.ask()
+        with anyio.fail_after(5):
+            await peer.dropped.wait()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", httpx2.RemoteProtocolError),
+        (b"HTTP/1.1 200", httpx2.RemoteProtocolError),
+        (b"220 smtp.example ESMTP\r\n", httpx2.RemoteProtocolError),
+        (HEAD + b"Content-Length: 5\r\n\r\n{}", httpx2.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, httpx2.RemoteProtocolError),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nx", httpx2.RemoteProtocolError),
+    ],
+    ids=["nothing", "half a head", "not HTTP", "half a body", "an endless head", "another protocol"],
+)
+async def test_what_is_no_response_is_an_error(answer: bytes, error: type[Exception]) -> None:
+    async with scripted(answer, closes=True) as peer:
+        with pytest.raises(error):
+            await peer.ask()
+
+
+async def test_a_connection_with_a_second_response_is_not_used_again() -> None:
+    async with scripted(short(b"{}") + short(b'{"not":"asked for"}'), short(b"[]")) as peer:
+        assert (await peer.ask()).body == b"{}"
+        assert (await peer.ask()).body == b"[]"
+        assert peer.connections == 2
+
+
+async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    async with scripted(short(b"{}", b"Connection: close\r\n"), short(b"[]"), closes=True) as peer:
+        assert (await peer.ask()).body == b"{}"
+        assert (await peer.ask()).body == b"[]"
+        assert peer.connections == 2
+
+
+async def test_a_host_that_cannot_be_reached_is_an_error_of_the_connection() -> None:
+    async with scripted() as peer:
+        gone = peer.url.copy_with(port=1)
+        with pytest.raises(httpx2.ConnectError):
+            await peer.transport.exchange(gone, REQUEST, connect_s=5)
+
+
+async def test_after_a_cookie_every_request_goes_through_the_client_that_sends_it() -> None:
+    async with scripted(short(b"{}", b"Set-Cookie: route=a; Path=/\r\n"), short(b"[]")) as peer:
+        assert (await peer.ask()).body == b"{}"
+        assert await peer.transport.exchange(peer.url, REQUEST, connect_s=5) is None
+        with anyio.fail_after(5):
+            await (await peer.transport.handle_async_request(httpx2.Request("POST", peer.url))).aread()
+        assert b"route=a" in peer.requests[-1]
+
+
+async def test_requests_through_a_proxy_are_left_to_the_general_client() -> None:
+    transport = AiohttpTransport(httpx2.create_ssl_context(), proxy="http://proxy.example")
+    assert await transport.exchange(httpx2.URL("http://a.example"), REQUEST, connect_s=5) is None
+    await transport.aclose()
