@@ -48,7 +48,7 @@ from toolcrib.search.vectors import Embedder
 from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare
-from toolcrib.state.base import StateStore
+from toolcrib.state.base import RemoteStore, StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
@@ -563,7 +563,10 @@ class App(ToolDecorator, ServableApp):
         counts = dict(Counter(str(status.state) for status in live.statuses() if status.name in names))
         starting = any(status.is_missing for status in live.statuses())
         waiting = live.maintenance.waiting()
-        more = {} if waiting is None else {"tools_to_embed": waiting}
+        more: dict[str, Any] = {} if waiting is None else {"tools_to_embed": waiting}
+        if isinstance(self.gateway.state, RemoteStore):
+            status = self.gateway.state.status()
+            more["state"] = "connected" if status.away_since is None else "away"
         return self.running and not starting, {"servers": counts, "tools": len(live.snapshot.catalog), **more}
 
 

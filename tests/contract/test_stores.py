@@ -1,17 +1,20 @@
 """The contract of state stores: one suite for every store, also for one that encodes its values."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
+from uuid import uuid4
 
 import anyio
 import pytest
+from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
 
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import StateChannel, StateCodec, StateStore, StateTable
 from toolcrib.state.coordination import Counters, Leases, Log
 from toolcrib.state.memory import MemoryStore
+from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -125,12 +128,25 @@ class DurableStore:
         return self._inner.channel(name)
 
 
-@pytest.fixture(params=["memory", "json", "sqlite", "sqlite, in memory"])
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+REDIS = pytest.param("redis", marks=[NEEDS_REDIS, pytest.mark.slow])
+
+
+@pytest.fixture(params=["memory", "json", "sqlite", "sqlite, in memory", REDIS])
 async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[StateStore]:
     if request.param == "memory":
         yield MemoryStore(clock=clock)
     elif request.param == "json":
         yield JsonStore(clock)
+    elif request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis")
+        async with RedisStore(server.url, prefix=uuid4().hex, timeout_s=5, clock=clock) as shared:
+            yield shared
     else:
         async with SqliteStore(tmp_path / "state.sqlite", clock=clock) as made:
             yield DurableStore(made) if request.param == "sqlite" else made

@@ -190,7 +190,14 @@ def test_every_example_of_the_configuration_can_be_loaded(language: str, text: s
     file.write_text(text)
     secret = "0123456789abcdef"
     loaded = load_settings(
-        file, environ={"HOME": "/", "ANNS_TOKEN": secret, "ISSUES_TOKEN": secret, "APPROVAL_KEY": secret}
+        file,
+        environ={
+            "HOME": "/",
+            "ANNS_TOKEN": secret,
+            "ISSUES_TOKEN": secret,
+            "APPROVAL_KEY": secret,
+            "REDIS_PASSWORD": secret,
+        },
     )
     assert (loaded.http_problem, loaded.warnings) == ("", ())
 

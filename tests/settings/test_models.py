@@ -453,15 +453,45 @@ def test_state_is_kept_below_the_users_state_folder_unless_the_file_says_otherwi
     assert Settings().state.path is None
 
 
+def test_state_can_be_kept_in_redis(loading: Loading) -> None:
+    assert loading(own(state="redis://db:6379/0")).state.url == "redis://db:6379/0"
+    table = {"url": "rediss://${HOST}/0", "password": "${PASS}", "prefix": "gate", "timeout": 0.2}
+    state = loading(own(state=table), HOST="db", PASS="hunter2secret").state
+    assert (state.url, state.password, state.prefix, state.timeout_s) == ("rediss://db/0", "hunter2secret", "gate", 0.2)
+    assert "hunter2secret" not in repr(state)
+
+
+def test_a_password_of_redis_that_is_not_set_is_a_reason_not_to_serve(loading: Loading) -> None:
+    settings = loading(own(state={"url": "redis://db", "password": "${PASS}"}))
+    assert "PASS" in settings.http_problem
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "redis://:hunter2@db/0",
+        "redis://ann:hunter2@db/0",
+        {"url": "redis://db", "password": "hunter2"},
+    ],
+)
+def test_a_literal_password_of_redis_is_refused_and_not_repeated(loading: Loading, state: Any) -> None:
+    with pytest.raises(SettingsError, match="secret, which does not belong in this file") as caught:
+        loading(own(state=state))
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("state", "problem"),
     [
+        ("memcached://db", "is not an address of Redis"),
+        ({"url": "redis://db", "memory": True}, "has a url, which keeps everything in Redis"),
+        ({"url": "redis://db", "timeout": 0}, "must be a number of seconds above 0"),
         ({"path": "my.sqlite", "memory": True}, "has a path, but memory = true"),
         ({"path": "states/"}, "names a folder"),
         ({"maxBytes": 5}, "must be a whole number of at least 1048576"),
     ],
 )
-def test_an_unusable_place_for_state_is_refused(loading: Loading, state: dict[str, Any], problem: str) -> None:
+def test_an_unusable_place_for_state_is_refused(loading: Loading, state: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         loading(own(state=state))
 

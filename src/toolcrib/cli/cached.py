@@ -166,8 +166,9 @@ def read_cached(settings: Settings) -> CachedServers | None:
     """Read what the servers listed last; None if the servers must be asked."""
     by_itself = any(server.delegate_search or server.target for server in settings.servers)
     broken = any(server.required and server.problem for server in settings.servers)
-    state = settings.state.path
-    if by_itself or broken or settings.script_folder is not None or state is None or not state.is_file():
+    state = settings.state
+    is_empty = state.url is None and (state.path is None or not state.path.is_file())
+    if by_itself or broken or settings.script_folder is not None or is_empty:
         return None
     try:
         return anyio.run(_read_state, settings)

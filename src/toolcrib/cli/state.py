@@ -1,4 +1,4 @@
-"""`toolcrib state`: show and clear what is kept in the state file. Values are never printed."""
+"""`toolcrib state`: show and clear what is kept in the state file, or in Redis. Values are never printed."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,8 @@ import anyio
 from toolcrib.cli.output import echo, echo_json, iso_time, pluralize, print_columns
 from toolcrib.errors import NotFound
 from toolcrib.names import nearest
-from toolcrib.state.base import StateCodec
-from toolcrib.state.options import StateOptions
-from toolcrib.state.sqlite import SqliteStore, TableOverview
+from toolcrib.state.base import StateCodec, StateStore, TableOverview
+from toolcrib.state.options import StateOptions, make_listed_store, make_store
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
@@ -35,27 +34,24 @@ class SavedCatalog:
 
 def show_state(options: StateOptions, *, as_json: bool) -> None:
     """Print where state is kept, how large it is, and what there is of each server."""
-    if options.path is None:
+    if options.path is None and options.url is None:
         echo_json({"path": None}) if as_json else echo(_IN_MEMORY)
         return
-    size = _file_size(options.path)
-    tables, catalogs = anyio.run(_contents, options.path) if size else ((), [])
+    tables, catalogs = anyio.run(_contents, options) if _has_values(options) else ((), [])
+    is_file = options.url is None and options.path is not None
+    size = _file_size(options.path) if is_file and options.path else sum(table.bytes for table in tables)
+    place = str(options.path) if is_file else f"Redis, under {options.prefix}"
     if as_json:
         shown = [
-            {**asdict(table), "oldest": iso_time(table.oldest), "newest": iso_time(table.newest)} for table in tables
+            {**asdict(table), "oldest": _iso_time(table.oldest), "newest": _iso_time(table.newest)} for table in tables
         ]
         saved = [{**asdict(one), "saved": iso_time(one.saved)} for one in catalogs]
-        echo_json(
-            {
-                "path": str(options.path),
-                "bytes": size,
-                "max_bytes": options.max_bytes,
-                "tables": shown,
-                "catalogs": saved,
-            }
-        )
+        where = {"path": place, "bytes": size, "max_bytes": options.max_bytes}
+        if not is_file:
+            where = {"path": None, "redis": options.prefix, "bytes": size}
+        echo_json({**where, "tables": shown, "catalogs": saved})
         return
-    echo(f"{options.path}: {_megabytes(size)} of at most {_megabytes(options.max_bytes)}")
+    echo(f"{place}: {_megabytes(size)}" + (f" of at most {_megabytes(options.max_bytes)}" if is_file else ""))
     if tables:
         echo()
         rows = [
@@ -71,18 +67,17 @@ def show_state(options: StateOptions, *, as_json: bool) -> None:
 
 def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> None:
     """Delete a table, the catalogs of a server, or everything. Raises `NotFound` for another name."""
-    if options.path is None:
-        deleted = 0
-    elif _file_size(options.path):
-        deleted = anyio.run(_clear, options.path, name)
-    elif name is None:
+    in_memory = options.path is None and options.url is None
+    if _has_values(options):
+        deleted = anyio.run(_clear, options, name)
+    elif name is None or in_memory:
         deleted = 0
     else:
         raise _unknown(name, ())
     if as_json:
         echo_json({"deleted": deleted})
     else:
-        echo(_IN_MEMORY if options.path is None else f"Deleted {pluralize(deleted, 'value')}.")
+        echo(_IN_MEMORY if in_memory else f"Deleted {pluralize(deleted, 'value')}.")
 
 
 def forget_requests(options: StateOptions, tool: str | None, tenant: str | None, *, as_json: bool) -> None:
@@ -90,9 +85,7 @@ def forget_requests(options: StateOptions, tool: str | None, tenant: str | None,
 
     Searches without hits are forgotten too, or those after which the tool was called.
     """
-    tools = groups = 0
-    if options.path is not None and _file_size(options.path):
-        tools, groups = anyio.run(_forget, options.path, tenant, tool)
+    tools, groups = anyio.run(_forget, options, tenant, tool) if _has_values(options) else (0, 0)
     if not tools and not groups and tool is not None:
         raise NotFound(
             f"No past requests of {tool} are kept.",
@@ -101,29 +94,34 @@ def forget_requests(options: StateOptions, tool: str | None, tenant: str | None,
         )
     if as_json:
         echo_json({"forgotten": tools, "zero_hits": groups})
-    elif options.path is None:
+    elif options.path is None and options.url is None:
         echo(_IN_MEMORY)
     else:
         more = f" and {pluralize(groups, 'group')} of searches without hits" if groups else ""
         echo(f"Forgot the past requests of {pluralize(tools, 'tool')}{more}.")
 
 
-async def _forget(path: Path, tenant: str | None, tool: str | None) -> tuple[int, int]:
+def _has_values(options: StateOptions) -> bool:
+    """Whether there is a store outside this process, without creating a file for it."""
+    return options.url is not None or (options.path is not None and _file_size(options.path) > 0)
+
+
+async def _forget(options: StateOptions, tenant: str | None, tool: str | None) -> tuple[int, int]:
     past = import_module("toolcrib.gateway.past")  # which loads the search
     zero_hits = import_module("toolcrib.usage.zero_hits")
-    async with SqliteStore(path) as store:
+    async with make_store(options) as store:
         tools: int = await past.forget_saved(past.saved_table(store), tenant, tool)
         groups: int = await zero_hits.forget_zero_hits(zero_hits.zero_hits_table(store), tenant, tool)
         return tools, groups
 
 
-async def _contents(path: Path) -> tuple[Sequence[TableOverview], list[SavedCatalog]]:
-    async with SqliteStore(path) as store:
+async def _contents(options: StateOptions) -> tuple[Sequence[TableOverview], list[SavedCatalog]]:
+    async with make_listed_store(options) as store:
         found = (await _catalogs(store)).values()
         return await store.tables(), sorted(found, key=lambda one: one.server)
 
 
-async def _catalogs(store: SqliteStore) -> dict[str, SavedCatalog]:
+async def _catalogs(store: StateStore) -> dict[str, SavedCatalog]:
     """The saved catalogs, by key."""
     saved = await store.table(CATALOGS, _PLAIN, durable=True).items()
     return {key: _catalog(value) for key, value in saved.items()}
@@ -141,8 +139,8 @@ def _catalog(saved: Any) -> SavedCatalog:
     )
 
 
-async def _clear(path: Path, name: str | None) -> int:
-    async with SqliteStore(path) as store:
+async def _clear(options: StateOptions, name: str | None) -> int:
+    async with make_listed_store(options) as store:
         tables = {table.name for table in await store.tables()}
         if name is None or name in tables:
             return await store.clear(name)
@@ -172,7 +170,13 @@ def _megabytes(size: int) -> str:
     return f"{size / 1024:.0f} kB" if size < 1024 * 1024 else f"{size / 1024 / 1024:.1f} MB"
 
 
-def _age(moment: float) -> str:
+def _iso_time(moment: float | None) -> str | None:
+    return None if moment is None else iso_time(moment)
+
+
+def _age(moment: float | None) -> str:
+    if moment is None:
+        return "-"
     passed = max(0.0, time.time() - moment)
     for seconds, unit in _UNITS:
         if passed >= seconds:

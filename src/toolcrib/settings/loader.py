@@ -139,7 +139,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         script_folder=_script_folder(place, folder),
         http=replace(table.http_options(), tokens=tokens),
         files=() if keywords_file is None else (keywords_file,),
-        state=table.state_options(folder, default_state_file(secrets.variables.environ)),
+        state=secrets.state(place, table.state_options(folder, default_state_file(secrets.variables.environ))),
         telemetry=table.telemetry_options(),
         **table.given("watch_s"),
     )

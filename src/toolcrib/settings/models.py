@@ -248,11 +248,15 @@ def _state_problem(path: str) -> str:
 
 
 class StateFileTable(Table):
-    """`state`: where the state that should survive a restart is kept."""
+    """`state`: where the state that should survive a restart is kept, or that replicas share."""
 
     path: Annotated[NonEmpty, checked(_state_problem)] | None = None
     memory: bool = False
     max_bytes: Annotated[int, whole_from(1024 * 1024)] | None = None
+    url: NonEmpty | None = None
+    password: NonEmpty | None = None
+    prefix: NonEmpty | None = None
+    timeout_s: Seconds | None = None
 
 
 class TelemetryTable(Table):
@@ -387,9 +391,10 @@ class ToolcribTable(Table):
         return ScriptOptions(**self.scripts.given("levels", "read_only", "watch_s"))
 
     def state_options(self, folder: Path, default: Path | None) -> StateOptions:
-        """Where state is kept: in the default file, unless the table says otherwise."""
+        """Where state is kept: in the default file, unless the table says otherwise. Without what is a secret."""
         path = default if self.state.path is None else folder / Path(self.state.path).expanduser()
-        return StateOptions(path=None if self.state.memory else path, **self.state.given("max_bytes"))
+        given = self.state.given("max_bytes", "prefix", "timeout_s")
+        return StateOptions(path=None if self.state.memory else path, **given)
 
     def http_options(self) -> HttpOptions:
         """Where and how HTTP is served, without the tokens."""
@@ -429,6 +434,8 @@ def check_combinations(place: Place[ToolcribTable]) -> None:
         place.warn("includes itself through other roles", "policy", "roles", role)
     if table.state.memory and table.state.path is not None:
         place.add("has a path, but memory = true keeps nothing on disk; remove one of them", "state")
+    if table.state.url is not None and (table.state.memory or table.state.path is not None):
+        place.add("has a url, which keeps everything in Redis; remove path and memory", "state")
     if table.meta_only and "direct" in table.surfaces:
         place.add(
             "cannot be combined with the surface direct, which lists every tool by name; remove one of them",

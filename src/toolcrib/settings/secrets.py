@@ -6,7 +6,7 @@ file unusable, since most verbs need none: it is a reason not to serve HTTP.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +15,13 @@ from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
 from toolcrib.settings.env import VariableExpander, VariableSource
 from toolcrib.settings.models import TokenTable, ToolcribTable
 from toolcrib.settings.validation import NonEmpty, Place, Table, validate
+from toolcrib.state.options import REDIS_SCHEMES, StateOptions
 
 AUTH_VARIABLE: Final = "TOOLCRIB_TOKEN"
 """The secret of one more token, whose caller is `token`."""
 _MIN_CHARS: Final = 16
 _WEAK: Final = f"a secret of fewer than {_MIN_CHARS} characters, which can be guessed"
+_URL_SECRET: Final = re.compile(r"[a-z]+://[^/@]*:(?!\$\{)[^/@]+@")
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*\}")
 
 
@@ -59,19 +61,42 @@ class SecretReader:
 
     def approval_key(self, place: Place[ToolcribTable]) -> str | None:
         """The key that signs approvals; without it, each process makes its own."""
-        text = (place.table.calls.approval_key or "").strip()
-        if not text:
-            return None
-        at = place.path("calls", "approval_key")
-        if not _VARIABLE.fullmatch(text):
-            place.problems.add(at, "is a secret, which does not belong in this file; write ${NAME} and set NAME")
-            return None
-        expander = VariableExpander(self.variables)
-        key = expander.fill(text, dotted(at)).strip()
-        self.missing += expander.missing
-        if not expander.missing and len(key) < _MIN_CHARS:
-            self.missing.append(f"{dotted(at)} is too short: it needs at least {_MIN_CHARS} characters")
+        key = self._variable(place, place.table.calls.approval_key, "calls", "approval_key")
+        if key and len(key) < _MIN_CHARS:
+            where = dotted(place.path("calls", "approval_key"))
+            self.missing.append(f"{where} is too short: it needs at least {_MIN_CHARS} characters")
         return key if len(key) >= _MIN_CHARS else None
+
+    def state(self, place: Place[ToolcribTable], options: StateOptions) -> StateOptions:
+        """The options with the address of Redis and its password, if the file names them."""
+        table = place.table.state
+        if table.url is None:
+            return options
+        at = place.path("state", "url")
+        if _URL_SECRET.match(table.url):
+            place.problems.add(at, "holds a secret, which does not belong in this file; set password to ${NAME}")
+            return options
+        url = self._filled(table.url, at)
+        password = self._variable(place, table.password, "state", "password") or None
+        if url and not url.startswith(REDIS_SCHEMES):
+            place.problems.add(at, "is not an address of Redis; write redis://HOST:PORT/DATABASE, or rediss:// for TLS")
+            return options
+        return replace(options, url=url or None, password=password)
+
+    def _variable(self, place: Place[ToolcribTable], given: str | None, *keys: str) -> str:
+        """The secret that a variable holds; empty if there is none. Report one that the file spells out."""
+        text, at = (given or "").strip(), place.path(*keys)
+        if text and not _VARIABLE.fullmatch(text):
+            place.problems.add(at, "is a secret, which does not belong in this file; write ${NAME} and set NAME")
+            return ""
+        return self._filled(text, at)
+
+    def _filled(self, text: str, at: FieldPath) -> str:
+        """The text with its variables; empty, and reported, if one is not set."""
+        expander = VariableExpander(self.variables)
+        filled = expander.fill(text, dotted(at)).strip()
+        self.missing += expander.missing
+        return "" if expander.missing else filled
 
     def _listed(self, place: Place[ToolcribTable]) -> Iterator[Token]:
         for position, entry in enumerate(place.table.http.tokens):

@@ -31,7 +31,9 @@ _ARGUMENT_VALUE: Final = 3
 _SWITCHES: Final = frozenset({"breaker", "retry", "cache", "past_requests"})
 """Tables that `true` turns on as they are by default, and `false` turns off."""
 _FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
-_SECRETS: Final = frozenset({"tokens", "token", "approval_key", "env", "headers", "url", "server_url", "http_url"})
+_SECRETS: Final = frozenset(
+    {"tokens", "token", "approval_key", "password", "env", "headers", "url", "server_url", "http_url"}
+)
 _LITERAL_SECRETS: Final = frozenset({"token", "secret", "value"})
 _REPLACED: Final = {
     "start_grace": "set search_wait for the first search, and list_wait for the first list, in seconds",
@@ -166,6 +168,8 @@ def _expand(key: str, item: Any, loc: tuple[str | int, ...]) -> Any:
         return {}
     if key in _FALSE_IS_NONE and item is False:
         return None
+    if key == "state" and not loc and isinstance(item, str):
+        return {"url": item}
     if loc and loc[-1] == "synonyms" and isinstance(item, str):
         return [item]
     return item

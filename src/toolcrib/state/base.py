@@ -7,7 +7,7 @@ builds counters, leases and logs on tables, so they work with every store.
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from toolcrib.types import JSON, Object
 
@@ -103,3 +103,47 @@ class StateStore(Protocol):
 
     def channel(self, name: str) -> StateChannel:
         """Return the channel of that name; the same one each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOverview:
+    """What one table of a store holds."""
+
+    name: str
+    entries: int
+    bytes: int
+    oldest: float | None = None
+    newest: float | None = None
+    """When its oldest and newest value were written, in seconds since the epoch, if the store knows."""
+
+
+class ListedStore(StateStore, Protocol):
+    """A store that outlives the process, and can be looked into."""
+
+    async def tables(self) -> tuple[TableOverview, ...]:
+        """Return what it holds, by name."""
+
+    async def clear(self, table: str | None = None) -> int:
+        """Delete all values of a table, or of all tables, and return their number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateStatus:
+    """Whether a store that is outside this process can be reached."""
+
+    place: str
+    """Where it is, without credentials."""
+    away_since: float | None = None
+    """When it was last reached, in seconds since the epoch; None while it can be."""
+    reason: str = ""
+    """Why it cannot be reached."""
+    waiting: int = 0
+    """Values that were changed in this process only, and are written when it is back."""
+
+
+@runtime_checkable
+class RemoteStore(StateStore, Protocol):
+    """A store that may be out of reach."""
+
+    def status(self) -> StateStatus:
+        """Return whether it can be reached, as of the last operation."""

@@ -5,14 +5,15 @@ import stat
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Final, Protocol
 
 from toolcrib.checks import checked
-from toolcrib.ranges import whole_from
-from toolcrib.state.base import StateStore
+from toolcrib.errors import SettingsError
+from toolcrib.ranges import Seconds, whole_from
+from toolcrib.state.base import ListedStore, StateStore
 from toolcrib.state.memory import MemoryStore
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
@@ -25,20 +26,52 @@ class StateOptions:
     """Where state is kept."""
 
     path: Path | None = None
-    """An SQLite file for what should survive a restart; None keeps everything in memory."""
+    """An SQLite file for what should survive a restart; None keeps everything in memory, or in Redis."""
     max_bytes: Annotated[int, whole_from(1024 * 1024)] = DEFAULT_MAX_BYTES
     """About how large the file may become; beyond it, its largest table drops the least recently used values."""
+    url: str | None = field(default=None, repr=False)
+    """Where Redis is, such as `redis://host:6379/0` or `rediss://host`: it keeps everything, for all replicas."""
+    password: str | None = field(default=None, repr=False)
+    """The password for Redis."""
+    prefix: str = "toolcrib"
+    """How the keys in Redis begin. Replicas of one gateway have the same prefix; other gateways need another one."""
+    timeout_s: Seconds = 0.5
+    """How long an operation waits for Redis at most."""
+
+    def __post_init__(self) -> None:
+        """Refuse an address that no store is for."""
+        if self.url is not None and not self.url.startswith(REDIS_SCHEMES):
+            raise SettingsError(
+                "The state's url is not one of Redis.", hint="Write redis://HOST:PORT/DATABASE, or rediss:// for TLS."
+            )
+
+
+REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+"""How the address of a Redis server begins."""
 
 
 class OpenableStore(StateStore, AbstractAsyncContextManager[StateStore], Protocol):
     """A store that `async with` opens and closes."""
 
 
+class OpenableListedStore(ListedStore, AbstractAsyncContextManager[ListedStore], Protocol):
+    """A store outside this process that `async with` opens and closes."""
+
+
 def make_store(options: StateOptions) -> OpenableStore:
-    """The store that the options describe. `toolcrib.state.sqlite` is imported only if a file is named."""
-    if options.path is None:
-        return MemoryStore()
-    store: OpenableStore = import_module("toolcrib.state.sqlite").SqliteStore(options.path, max_bytes=options.max_bytes)
+    """The store that the options describe; its module is imported only if it is named. Raises `MissingExtra`."""
+    return MemoryStore() if options.url is None and options.path is None else make_listed_store(options)
+
+
+def make_listed_store(options: StateOptions) -> OpenableListedStore:
+    """The store in a file or in Redis that the options describe. Raises `MissingExtra`."""
+    store: OpenableListedStore
+    if options.url is not None:
+        store = import_module("toolcrib.state.redis").RedisStore(
+            options.url, password=options.password, prefix=options.prefix, timeout_s=options.timeout_s
+        )
+    else:
+        store = import_module("toolcrib.state.sqlite").SqliteStore(options.path, max_bytes=options.max_bytes)
     return store
 
 

@@ -23,7 +23,7 @@ from weakref import finalize
 import anyio
 
 from toolcrib.errors import SettingsError, StateUnavailable
-from toolcrib.state.base import StateCodec, StateTable
+from toolcrib.state.base import StateCodec, StateTable, TableOverview
 from toolcrib.state.memory import MemoryChannel, MemoryStore, table_full
 from toolcrib.state.options import DEFAULT_MAX_BYTES, create_private
 from toolcrib.types import JSON
@@ -44,7 +44,7 @@ _OPEN_PAUSE_S: Final = 0.02
 """SQLite does not wait for a lock while it changes the journal mode, so opening a new file is tried again."""
 _ENTRY_BYTES: Final = 100
 """Approximate size of an entry in the file, in addition to its key and value."""
-_PARSE_AT_ONCE: Final = 256 * 1024
+PARSE_AT_ONCE: Final = 256 * 1024
 """Longer values are parsed in steps, so that the event loop stays free."""
 _MAX_TOUCHED: Final = 10_000
 """Reads that are noted until the next write; they only decide what is dropped first."""
@@ -88,18 +88,6 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("CREATE TABLE kept (name TEXT PRIMARY KEY)",),
 )
 """The statements that lead from each version of the schema to the next; `user_version` counts those that were run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOverview:
-    """What one table of a file holds."""
-
-    name: str
-    entries: int
-    bytes: int
-    oldest: float
-    newest: float
-    """When its oldest and newest value were written, in seconds since the epoch."""
 
 
 class SqliteStore:
@@ -249,7 +237,7 @@ class _DurableTable(Generic[V]):
         return None if entry is None else self._decode(entry.value)
 
     def _set(self, file: "_StateFile", key: str, value: V, ttl_s: float | None, size: int) -> None:
-        text = _dump(self._codec.encode(value))
+        text = dump_stepwise(self._codec.encode(value))
         with file.transaction():
             if self._max_size is not None and size > self._max_size and not self._keep:
                 file.delete(self._name, key)
@@ -263,7 +251,7 @@ class _DurableTable(Generic[V]):
     def _decode(self, text: str) -> V | None:
         """Decode a value; None for one that another version wrote and this one cannot read."""
         try:
-            return self._codec.decode(_load(text))
+            return self._codec.decode(load_stepwise(text))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             logger.debug("a value of the table %s cannot be read: %s", self._name, error)
             return None
@@ -281,12 +269,13 @@ class _StepwiseDecoder(json.JSONDecoder):
         self.scan_once = scanner.py_make_scanner(self)
 
 
-def _load(text: str) -> JSON:
-    return _StepwiseDecoder().decode(text) if len(text) > _PARSE_AT_ONCE else json.loads(text)
+def load_stepwise(text: str) -> JSON:
+    """Read JSON; a long text in steps."""
+    return _StepwiseDecoder().decode(text) if len(text) > PARSE_AT_ONCE else json.loads(text)
 
 
-def _dump(value: JSON) -> str:
-    """Write JSON in steps, for the same reason."""
+def dump_stepwise(value: JSON) -> str:
+    """Write JSON in steps, so that other threads run meanwhile."""
     return "".join(json.JSONEncoder(separators=(",", ":")).iterencode(value))
 
 

@@ -1,0 +1,338 @@
+"""State that replicas of a gateway share in Redis 7 (extra `redis`).
+
+Each table is a hash with sorted sets for expiry and use; a script changes them in one step. While Redis is away, tables
+are kept in this process, and what was changed is applied when Redis is back; a status says so. Tables with `keep` raise
+`StateUnavailable` meanwhile: what they hold must be the same for all. No operation waits longer than a deadline, and
+while Redis is known to be away none waits at all.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+
+from toolcrib.errors import StateUnavailable, mask_secrets, missing_extra
+from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableOverview
+from toolcrib.state.memory import MemoryChannel
+from toolcrib.state.redis_table import FLUSH_S, Limits, RedisTable
+from toolcrib.types import Object
+
+logger = logging.getLogger(__name__)
+
+V = TypeVar("V")
+R = TypeVar("R")
+
+_RETRY_S: Final = 0.5
+"""How often Redis is tried while it is away, in seconds."""
+_CLOSE_S: Final = 2.0
+"""How long closing may take, in seconds."""
+
+
+class RedisStore:
+    """Keeps all tables in Redis, under keys that begin with a prefix. Replicas use the same place and prefix.
+
+    `async with` closes the connections at its end, once waiting changes are written. A store may be used again then.
+    """
+
+    shared = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        password: str | None = None,
+        prefix: str = "toolcrib",
+        timeout_s: float = 0.5,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`timeout_s` is how long an operation waits at most. `clock` counts seconds, instead of the clock of Redis.
+
+        Raises `MissingExtra` if the client library is not installed.
+        """
+        try:
+            self._library: Any = import_module("redis.asyncio")
+        except ModuleNotFoundError as error:
+            raise missing_extra("redis", "toolcrib[redis]", needed_by="State in Redis") from error
+        errors: Any = import_module("redis.exceptions")
+        self._errors: tuple[type[Exception], ...] = (errors.RedisError, OSError, TimeoutError)
+        self._refusal: type[Exception] = errors.ResponseError
+        self._url, self._password = url, password
+        self._timeout_s = timeout_s
+        self._prefix = prefix
+        self._clock = clock
+        parts = urlsplit(url)
+        self.place = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
+        self._client: Any = None
+        self._scripts: dict[str, Any] = {}
+        self._tables: dict[str, RedisTable[Any]] = {}
+        self._channels: dict[str, _RedisChannel] = {}
+        self._local_clock = clock or time.monotonic
+        self._maintenance: asyncio.Task[None] | None = None
+        self._receiver: asyncio.Task[None] | None = None
+        self._away_since: float | None = None
+        self._reason = ""
+        self._listening = asyncio.Event()
+
+    def table(
+        self,
+        name: str,
+        codec: StateCodec[V],
+        *,
+        max_entries: int | None = None,
+        max_size: int | None = None,
+        durable: bool = False,
+        keep: bool = False,
+        batched: bool = False,
+    ) -> StateTable[V]:
+        """Return the table of that name; the first call sets its limits."""
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = RedisTable(
+                self,
+                name,
+                codec,
+                limits=Limits(max_entries, max_size, keep),
+                batched=batched and not keep,
+                is_large=durable,
+                clock=self._local_clock,
+            )
+        return table
+
+    def channel(self, name: str) -> "_RedisChannel":
+        """Return the channel of that name, between all processes that use this place and prefix."""
+        return self._channels.setdefault(name, _RedisChannel(self, f"{self._prefix}:channel:{name}"))
+
+    def status(self) -> StateStatus:
+        """Return whether Redis can be reached, and what waits for it."""
+        waiting = sum(table.waiting for table in self._tables.values())
+        return StateStatus(place=self.place, away_since=self._away_since, reason=self._reason, waiting=waiting)
+
+    async def tables(self) -> tuple[TableOverview, ...]:
+        """Return what is kept under the prefix, by name."""
+        begin, end = self.keys("*")[0].split("*")
+
+        async def overviews(client: Any) -> list[TableOverview]:
+            found = []
+            async for key in client.scan_iter(match=f"{_escaped(begin)}*{end}"):
+                entries, size = await client.hlen(key), await client.memory_usage(key, samples=0)
+                name = key.removeprefix(begin).removesuffix(end)
+                found.append(TableOverview(name=name, entries=entries, bytes=size or 0))
+            return found
+
+        return tuple(sorted(await self.run(overviews), key=lambda table: table.name))
+
+    async def clear(self, table: str | None = None) -> int:
+        """Delete all values of a table, or of all tables, and return their number."""
+        deleted = 0
+        for one in await self.tables():
+            if table in (None, one.name):
+                await self.run(partial(_delete, self.keys(one.name)))
+                deleted += one.entries
+        return deleted
+
+    async def __aenter__(self) -> Self:
+        """Connect. If Redis is away, the tables are kept in this process until it is back."""
+        with suppress(StateUnavailable):
+            await self.run(lambda client: client.ping())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Write what is waiting, and close the connections."""
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            tasks = [task for task in (self._maintenance, self._receiver) if task is not None]
+            self._maintenance = self._receiver = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._client is not None and self._away_since is None:
+                await self._flush_tables()
+            client, self._client = self._client, None
+            self._scripts.clear()
+            if client is not None:
+                await client.aclose()
+
+    # -- the connection ----------------------------------------------------------------------------------------------
+
+    async def run(self, work: Callable[[Any], Awaitable[R]], *, probing: bool = False) -> R:
+        """Run an operation. Raises `StateUnavailable`, at once while Redis is known to be away."""
+        if self._away_since is not None and not probing:
+            raise self._unavailable()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await work(self._connect())
+        except self._refusal as error:  # Redis is there, and says for example that its memory is full
+            raise self._unavailable(str(error)) from error
+        except self._errors as error:
+            self._note_away(error)
+            raise self._unavailable() from error
+
+    async def script(
+        self, source: str, keys: Sequence[str], arguments: Sequence[object], *, probing: bool = False
+    ) -> Any:
+        """Run a script, which is sent whole only once."""
+
+        async def call(client: Any) -> Any:
+            script = self._scripts.get(source)
+            if script is None:
+                script = self._scripts[source] = client.register_script(source)
+            return await script(keys=keys, args=arguments)
+
+        return await self.run(call, probing=probing)
+
+    async def scripts(self, source: str, keys: Sequence[str], calls: Iterable[Sequence[object]]) -> list[Any]:
+        """Run a script several times in one round trip."""
+
+        async def call(client: Any) -> list[Any]:
+            pipeline = client.pipeline(transaction=False)
+            for arguments in calls:
+                pipeline.eval(source, len(keys), *keys, *arguments)
+            found: list[Any] = await pipeline.execute()
+            return found
+
+        return await self.run(call, probing=True)
+
+    def now_ms(self) -> str:
+        """The first argument of every script."""
+        return "" if self._clock is None else str(round(self._clock() * 1000))
+
+    def keys(self, table: str) -> list[str]:
+        """The keys of a table, which one node of a cluster holds."""
+        return [f"{{{self._prefix}:{table}}}:{part}" for part in ("values", "expiry", "use", "sizes", "size")]
+
+    def watch(self) -> None:
+        """Begin to write batched changes, and to look whether Redis is back."""
+        if self._maintenance is None:
+            self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
+
+    async def listen(self) -> None:
+        """Begin to receive the messages of all channels; wait until that works, but not for long."""
+        if self._receiver is None:
+            self.watch()
+            self._listening = asyncio.Event()
+            self._receiver = asyncio.get_running_loop().create_task(self._receive())
+        with anyio.move_on_after(self._timeout_s):
+            await self._listening.wait()
+
+    def _connect(self) -> Any:
+        if self._client is None:
+            options: dict[str, Any] = {} if self._password is None else {"password": self._password}
+            retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
+            self._client = self._library.Redis.from_url(
+                self._url,
+                decode_responses=True,
+                socket_connect_timeout=self._timeout_s,
+                retry=retry,
+                client_name="toolcrib",
+                **options,
+            )
+        return self._client
+
+    def _note_away(self, error: Exception) -> None:
+        self.watch()
+        if self._away_since is None:
+            self._away_since = time.time()
+            self._reason = mask_secrets(str(error)) or "no answer in time"
+            logger.warning("%s is away, so state is kept in this process: %s", self.place, self._reason)
+
+    def _unavailable(self, reason: str = "") -> StateUnavailable:
+        return StateUnavailable(
+            f"The state in {self.place} cannot be used: {mask_secrets(reason or self._reason or 'it is away')}.",
+            hint="Try again shortly, or check that Redis runs and can be reached.",
+        )
+
+    async def _maintain(self) -> None:
+        while True:
+            await anyio.sleep(FLUSH_S if self._away_since is None else _RETRY_S)
+            try:
+                if self._away_since is not None:
+                    await self.run(lambda client: client.ping(), probing=True)
+                await self._flush_tables()
+                self._note_back()
+            except StateUnavailable as error:
+                logger.debug("changes of the state wait: %s", error)
+            except Exception:
+                logger.exception("cannot write changes of the state")
+
+    def _note_back(self) -> None:
+        """Use Redis again, unless changes were made here while the others were written."""
+        if self._away_since is None or any(table.is_stale() for table in self._tables.values()):
+            return
+        away_s = time.time() - self._away_since
+        self._away_since, self._reason = None, ""
+        logger.warning("%s is back after %.1f s; what was changed meanwhile is written", self.place, away_s)
+        if self._receiver is not None:  # its connection may be dead, and messages were lost in any case
+            self._receiver.cancel()
+            self._receiver = asyncio.get_running_loop().create_task(self._receive(was_lost=True))
+
+    async def _flush_tables(self) -> None:
+        for table in tuple(self._tables.values()):
+            await table.flush()
+
+    async def _receive(self, *, was_lost: bool = False) -> None:
+        """Hand messages to the channels, and connect again whenever the connection is lost."""
+        pattern = f"{self._prefix}:channel:*"
+        while True:
+            try:
+                async with self._connect().pubsub() as source:
+                    await source.psubscribe(pattern)
+                    async for message in source.listen():
+                        if message["type"] == "psubscribe":
+                            self._listening.set()
+                            if was_lost:
+                                self._deliver_gap()
+                        elif message["type"] == "pmessage":
+                            self._deliver(message["channel"], message["data"])
+            except self._errors as error:
+                logger.debug("messages are not received: %s", error)
+            was_lost = True
+            await anyio.sleep(_RETRY_S)
+
+    def _deliver(self, name: str, text: str) -> None:
+        for channel in self._channels.values():
+            if channel.name == name:
+                channel.local.deliver(json.loads(text))
+
+    def _deliver_gap(self) -> None:
+        for channel in self._channels.values():
+            channel.local.deliver(None)
+
+
+class _RedisChannel:
+    """One channel; a task of the store receives the messages of all."""
+
+    def __init__(self, store: RedisStore, name: str) -> None:
+        self._store = store
+        self.name = name
+        self.local = MemoryChannel()
+
+    async def publish(self, message: Object) -> None:
+        """Send a message to all processes; while Redis is away, to this one. The others learn that some were lost."""
+        text = json.dumps(message)
+        try:
+            await self._store.run(lambda client: client.publish(self.name, text))
+        except StateUnavailable:
+            self.local.deliver(message)
+
+    @asynccontextmanager
+    async def subscribe(self) -> AsyncIterator[AsyncIterator[Object | None]]:
+        """Receive what is published inside the block."""
+        async with self.local.subscribe() as messages:
+            await self._store.listen()
+            yield messages
+
+
+async def _delete(keys: Sequence[str], client: Any) -> None:
+    await client.delete(*keys)
+
+
+def _escaped(text: str) -> str:
+    """The text as a pattern of Redis that matches only itself."""
+    return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in text)

@@ -1,0 +1,227 @@
+"""The Redis store: several replicas, Redis killed and paused, and what happens to state meanwhile."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
+
+from toolcrib.errors import StateUnavailable
+from toolcrib.state.base import StateCodec
+from toolcrib.state.coordination import Counters
+from toolcrib.state.redis import RedisStore
+
+pytestmark = [pytest.mark.anyio, NEEDS_REDIS, pytest.mark.slow]
+
+NUMBERS: StateCodec[int] = StateCodec(int, int)
+
+
+def increment(old: int | None) -> tuple[int, int]:
+    return (old or 0) + 1, (old or 0) + 1
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    with running_redis(tmp_path) as server:
+        yield server
+
+
+@asynccontextmanager
+async def replicas(redis: RedisServer, timeout_s: float = 0.5) -> AsyncIterator[tuple[RedisStore, RedisStore]]:
+    async with RedisStore(redis.url, timeout_s=timeout_s) as one, RedisStore(redis.url, timeout_s=timeout_s) as two:
+        yield one, two
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    with anyio.fail_after(20):
+        while not await condition():  # noqa: ASYNC110 - another process has no event
+            await anyio.sleep(0.02)
+
+
+async def test_replicas_share_values_and_lose_no_update(redis: RedisServer) -> None:
+    async with replicas(redis, timeout_s=10) as stores:
+        tables = [store.table("numbers", NUMBERS) for store in stores]
+
+        async def count(index: int) -> None:
+            for _ in range(25):
+                await tables[index].update("n", increment)
+
+        async with anyio.create_task_group() as group:
+            for index in (0, 1) * 4:
+                group.start_soon(count, index)
+        assert [await table.get("n") for table in tables] == [200, 200]
+
+
+async def test_gateways_with_other_prefixes_share_nothing(redis: RedisServer) -> None:
+    async with RedisStore(redis.url, prefix="one") as one, RedisStore(redis.url, prefix="two") as two:
+        await one.table("numbers", NUMBERS).set("a", 1)
+        assert await two.table("numbers", NUMBERS).get("a") is None
+        assert await two.clear() == 0
+        assert [(table.name, table.entries) for table in await one.tables()] == [("numbers", 1)]
+        assert await one.clear("numbers") == 1
+        assert await one.tables() == ()
+
+
+async def test_a_message_reaches_the_subscribers_of_all_replicas(redis: RedisServer) -> None:
+    async with replicas(redis) as (one, two):
+        with anyio.fail_after(10):
+            async with one.channel("news").subscribe() as here, two.channel("news").subscribe() as there:
+                await one.channel("news").publish({"n": 1})
+                assert [await anext(here), await anext(there)] == [{"n": 1}, {"n": 1}]
+
+
+async def test_while_redis_is_away_state_is_kept_here_and_written_when_it_is_back(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with replicas(redis) as (one, two):
+        table = one.table("numbers", NUMBERS)
+        await table.set("n", 5)
+        await table.set("old", 1)
+        redis.kill()
+        assert await table.update("n", increment) == 6
+        assert await table.update("n", increment) == 7
+        await table.set("new", 1)
+        await table.delete("old")
+        assert await table.items() == {"n": 7, "new": 1}
+        status = one.status()
+        assert status.away_since is not None
+        assert status.waiting == 3
+        assert status.place == redis.url
+        redis.start()
+        other = two.table("numbers", NUMBERS)
+
+        async def is_written() -> bool:
+            return await other.items() == {"n": 7, "new": 1}
+
+        await until(is_written)
+        assert await table.get("n") == 7
+    assert "is away, so state is kept in this process" in caplog.text
+    assert "is back after" in caplog.text
+
+
+async def test_changes_of_two_replicas_while_redis_was_away_add_up(redis: RedisServer) -> None:
+    async with replicas(redis) as stores:
+        counters = [Counters(store, "calls") for store in stores]
+        await counters[0].add("a", 10)
+        assert await counters[1].get("a") == 10
+        redis.kill()
+        for one in counters:
+            for _ in range(5):
+                await one.add("a")
+        redis.start()
+
+        async def is_complete() -> bool:
+            return [await one.get("a") for one in counters] == [20, 20]
+
+        await until(is_complete)
+
+
+async def test_a_value_that_was_acknowledged_survives_the_sudden_death_of_redis(redis: RedisServer) -> None:
+    async with RedisStore(redis.url) as store:
+        for number in range(200):
+            await store.table("numbers", NUMBERS).set(str(number), number)
+    redis.kill()
+    redis.start()
+    async with RedisStore(redis.url) as store:
+        assert len(await store.table("numbers", NUMBERS).items()) == 200
+
+
+async def test_a_table_that_is_kept_refuses_everything_while_redis_is_away(redis: RedisServer) -> None:
+    async with RedisStore(redis.url) as store:
+        table = store.table("spent", NUMBERS, keep=True)
+        await table.set("a", 1)
+        redis.kill()
+        for attempt in (table.get("a"), table.set("b", 1), table.update("b", increment), table.items()):
+            with pytest.raises(StateUnavailable, match="cannot be used"):
+                await attempt
+        redis.start()
+
+        async def is_back() -> bool:
+            return store.status().away_since is None
+
+        await until(is_back)
+        assert await table.items() == {"a": 1}
+
+
+async def test_one_operation_notices_that_redis_hangs_and_the_next_ones_do_not_wait(redis: RedisServer) -> None:
+    async with RedisStore(redis.url, timeout_s=0.3) as store:
+        table = store.table("numbers", NUMBERS)
+        await table.set("n", 1)
+        redis.pause()
+        try:
+            with anyio.fail_after(2):
+                assert await table.get("n") == 1
+            with anyio.fail_after(20):  # 200 deadlines would be a minute
+                for number in range(200):
+                    assert await table.update("n", increment) == number + 2
+        finally:
+            redis.resume()
+
+        async def is_back() -> bool:
+            return store.status().away_since is None
+
+        await until(is_back)
+        assert await table.get("n") == 201
+
+
+async def test_a_gateway_starts_while_redis_is_away(redis: RedisServer) -> None:
+    redis.kill()
+    async with RedisStore(redis.url) as store:
+        assert await store.table("numbers", NUMBERS).update("n", increment) == 1
+        redis.start()
+
+        async def is_back() -> bool:
+            return store.status().away_since is None
+
+        await until(is_back)
+        assert await store.table("numbers", NUMBERS).get("n") == 1
+
+
+async def test_subscribers_learn_that_messages_may_be_lost_when_redis_was_away(redis: RedisServer) -> None:
+    async with replicas(redis) as (one, two):
+        with anyio.fail_after(20):
+            async with two.channel("news").subscribe() as messages:
+                redis.kill()
+                await one.channel("news").publish({"n": "lost"})
+                redis.start()
+                assert await anext(messages) is None
+                await one.channel("news").publish({"n": 2})
+                while (message := await anext(messages)) is None:
+                    pass
+                assert message == {"n": 2}
+
+
+async def test_batched_changes_are_seen_here_at_once_and_by_other_replicas_soon(redis: RedisServer) -> None:
+    async with replicas(redis) as (one, two):
+        tables = [store.table("learned", NUMBERS, batched=True) for store in (one, two)]
+        assert await tables[0].update("n", increment) == 1
+        assert await tables[1].update("n", increment) == 1
+        assert await tables[0].get("n") == 1
+
+        async def is_merged() -> bool:
+            return [await table.get("n") for table in tables] == [2, 2]
+
+        await until(is_merged)
+
+
+async def test_batched_changes_are_written_when_a_store_is_closed(redis: RedisServer) -> None:
+    async with RedisStore(redis.url) as store:
+        await store.table("learned", NUMBERS, batched=True).update("n", increment)
+    async with RedisStore(redis.url) as store:
+        assert await store.table("learned", NUMBERS, batched=True).get("n") == 1
+
+
+async def test_no_error_and_no_log_has_the_password(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    redis.kill()
+    caplog.set_level(logging.DEBUG)
+    url = redis.url.replace("redis://", "redis://ann:hunter2secret@")
+    async with RedisStore(url, password="another-secret") as store:
+        with pytest.raises(StateUnavailable) as failure:
+            await store.table("spent", NUMBERS, keep=True).get("a")
+        shown = f"{failure.value} {failure.value.hint} {store.status()} {caplog.text}"
+    assert "hunter2secret" not in shown
+    assert "another-secret" not in shown
