@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -163,6 +164,7 @@ class App(ToolDecorator, ServableApp):
         """Searches that found nothing, if the settings keep them."""
         self.metrics = GatewayMetrics() if telemetry.metrics else None
         """The metrics of this app, if the settings serve them."""
+        recorder = self._make_recorder()
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings
         self.gateway = Gateway(
@@ -172,7 +174,7 @@ class App(ToolDecorator, ServableApp):
             middleware=middleware,
             selector=selector,
             audit=audit,
-            observer=Observers.of(self.metrics, self.usage, self.zero_hits),
+            observer=Observers.of(self.metrics, self.usage, self.zero_hits, recorder),
             definitions=self.usage,
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
@@ -194,6 +196,28 @@ class App(ToolDecorator, ServableApp):
         self._identity = {"name": name, "version": version, "title": title or name}
         super().__init__(self.settings.http, authenticator=authenticator, problem=self.settings.http_problem)
         self.local.reserve(self.facade.meta_names)
+        self.console: Any = None
+        """The pages for the people who run the gateway, if the settings say where they are served; an ASGI app."""
+        if recorder is not None:
+            self.console = self._make_console(recorder)
+
+    def _make_recorder(self) -> Any:
+        """The last calls, for the console; None without one. Its modules are loaded only if there is one."""
+        options = self.settings.console
+        if not options.address:
+            return None
+        return import_module("toolcrib.console.recorder").CallRecorder(options.calls, content=options.content)
+
+    def _make_console(self, recorder: Any) -> Any:
+        return import_module("toolcrib.console.app").make_console(
+            gateway=self.gateway,
+            facade=self.facade,
+            recorder=recorder,
+            statuses=self.statuses,
+            settings=lambda: self.settings,
+            authenticator=self._authenticator or self._static_tokens(self.settings.http),
+            problem="" if self._authenticator else self.settings.http_problem,
+        )
 
     @cached_property
     def changes(self) -> ChangeNotifier:
@@ -237,6 +261,8 @@ class App(ToolDecorator, ServableApp):
             await stack.enter_async_context(self._embedding())
             await stack.enter_async_context(self.scripts.engines)
             await stack.enter_async_context(self._measuring(self._group))
+            if self.console is not None:
+                await stack.enter_async_context(self.console.served(self._group))
             await self._check_required()
             await self._run_mounts(self._group)
         except BaseException:

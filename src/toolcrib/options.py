@@ -17,7 +17,7 @@ from toolcrib.search.options import (
     TiersOptions,
 )
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.settings.options import LocalOptions, TelemetryOptions
+from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -29,6 +29,7 @@ __all__ = [
     "BreakerOptions",
     "CacheOptions",
     "CallOptions",
+    "ConsoleOptions",
     "FleetOptions",
     "GatewayOptions",
     "GuardOptions",

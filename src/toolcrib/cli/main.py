@@ -120,13 +120,13 @@ def app() -> None:
 
 
 class ServeCommand(click.Command):
-    """The verb, whose `--http` may stand without an address."""
+    """The verb, whose `--http` and `--console` may come without an address."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Write out the address that is left out; none begins with a dash."""
         following = [*args, "-"][1:]
         written = [
-            [word, _CONFIGURED_ADDRESS] if word == "--http" and after.startswith("-") else [word]
+            [word, _CONFIGURED_ADDRESS] if word in ("--http", "--console") and after.startswith("-") else [word]
             for word, after in zip(args, following, strict=True)
         ]
         return super().parse_args(ctx, [word for words in written for word in words])
@@ -154,6 +154,11 @@ def _exit_on_sigterm() -> Iterator[None]:
     metavar="[HOST:PORT]",
     help="Serve over HTTP instead of stdin and stdout; the default address is that of the settings.",
 )
+@click.option(
+    "--console",
+    metavar="[HOST:PORT]",
+    help="Serve pages that show what the gateway does; by default at 127.0.0.1:8321, for this machine alone.",
+)
 @click.option("--sse", is_flag=True, help="With --http: serve the older HTTP+SSE transport at /sse instead of /mcp.")
 @click.option(
     "--log-level",
@@ -172,7 +177,16 @@ def _exit_on_sigterm() -> Iterator[None]:
 @takes_servers()
 @reports(as_json=False)
 @_exit_on_sigterm()
-def serve(source: ServerSource, *, http: str | None, sse: bool, log_level: str, log_format: str, debug: bool) -> None:
+def serve(
+    source: ServerSource,
+    *,
+    http: str | None,
+    console: str | None,
+    sse: bool,
+    log_level: str,
+    log_format: str,
+    debug: bool,
+) -> None:
     """Serve all tools over MCP: on stdin and stdout, or over HTTP.
 
     Standard output carries the protocol alone; messages go to standard error. An address that other machines can
@@ -181,8 +195,9 @@ def serve(source: ServerSource, *, http: str | None, sse: bool, log_level: str, 
     if sse and http is None:
         raise UsageError("--sse needs --http.", hint="Such as --http --sse.")
     settings = source.load()
-    from toolcrib.cli.serve import LogOptions, serve_http, serve_stdio
+    from toolcrib.cli.serve import LogOptions, serve_http, serve_stdio, with_console
 
+    settings = with_console(settings, console)
     log = LogOptions(level="debug" if debug else log_level, as_json=log_format == "json")
     if http is None:
         serve_stdio(settings, log, source.load)

@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import anyio
@@ -24,6 +24,7 @@ from toolcrib.tracing import export_traces
 logger = logging.getLogger("toolcrib.serve")
 
 _MAX_PORT = 65535
+_CONSOLE_ADDRESS = "127.0.0.1:8321"
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 _GC_THRESHOLDS = (5_000, 5)
 """New objects between two garbage collections, of which a call makes some hundred, and collections before one of the
@@ -72,6 +73,20 @@ def serve_http(
 
     fast = importlib.util.find_spec("uvloop") is not None
     _run(settings, serve, log, load, loop="uvloop" if fast else "asyncio")
+
+
+def with_console(settings: Settings, address: str | None) -> Settings:
+    """The settings with a console at this address; an empty text means that of the settings, None for no change.
+
+    >>> with_console(Settings(), "").console.address, with_console(Settings(), ":9000").console.address
+    ('127.0.0.1:8321', '127.0.0.1:9000')
+    """
+    if address is None:
+        return settings
+    known = settings.console.address or _CONSOLE_ADDRESS
+    host, port = host_and_port(address, known.rpartition(":")[0].strip("[]"), int(known.rpartition(":")[2]))
+    own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return replace(settings, console=replace(settings.console, address=own))
 
 
 def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:

@@ -141,6 +141,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         files=() if keywords_file is None else (keywords_file,),
         state=secrets.state(place, table.state_options(folder, default_state_file(secrets.variables.environ))),
         telemetry=table.telemetry_options(),
+        console=table.console_options(),
         **table.given("watch_s"),
     )
 

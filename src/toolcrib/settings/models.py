@@ -27,7 +27,7 @@ from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import PastOptions, Scorer, SearchOptions
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
-from toolcrib.settings.options import LocalOptions, TelemetryOptions
+from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
@@ -268,6 +268,15 @@ class TelemetryTable(Table):
     traces: bool = False
 
 
+class ConsoleTable(Table):
+    """`console`: pages for the people who run the gateway."""
+
+    address: Annotated[NonEmpty, checked(_address_problem)] | None = None
+    content: bool = False
+    calls: Count | None = None
+    scope: NonEmpty | None = None
+
+
 class ArgumentOverrideTable(Table):
     """One argument of `tools.NAME.arguments`."""
 
@@ -325,6 +334,7 @@ class ToolcribTable(Table):
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
     telemetry: TelemetryTable = Field(default_factory=TelemetryTable)
+    console: ConsoleTable = Field(default_factory=ConsoleTable)
     env_file: NonEmpty | None = None
     watch_s: Seconds | None = None
     state: StateFileTable = Field(default_factory=StateFileTable)
@@ -404,6 +414,10 @@ class ToolcribTable(Table):
     def telemetry_options(self) -> TelemetryOptions:
         """What can be measured from outside."""
         return TelemetryOptions(**self.telemetry.given())
+
+    def console_options(self) -> ConsoleOptions:
+        """Where the console is served, and what it shows."""
+        return ConsoleOptions(**self.console.given())
 
     def server_defaults(self) -> ServerOptions:
         """Deadlines and sizes of servers that set none."""

@@ -46,6 +46,21 @@ class TelemetryOptions:
 
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    """Pages that show what the gateway does, for the people who run it."""
+
+    address: str = ""
+    """Where they are served, as `HOST:PORT`; empty for nowhere. Port 0 takes any free one."""
+    content: bool = False
+    """Whether they show the arguments and results of calls, and the words of searches."""
+    calls: Count = 500
+    """How many of the last calls and searches are kept, in memory."""
+    scope: str = "console"
+    """The scope that a token needs to sign in."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set, each part in its own package's terms."""
 
@@ -67,6 +82,7 @@ class Settings:
     http_problem: str = ""
     """Why HTTP must not be served: a secret that is not to be had. Empty when all is well."""
     telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
+    console: ConsoleOptions = field(default_factory=ConsoleOptions)
     state: StateOptions = field(default_factory=StateOptions)
     """Where state is kept: in memory, unless it names a file; settings from a file name one."""
     source: Path | None = None

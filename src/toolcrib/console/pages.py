@@ -1,0 +1,176 @@
+"""What all pages of the console share: the parts of the gateway, a visit, forms, and how figures are written."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolcrib.console.recorder import CallRecorder
+from toolcrib.console.sessions import Session
+from toolcrib.errors import InvalidRequest
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.settings.options import ConsoleOptions, Settings
+from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.types import Caller, Context, ServerStatus
+
+MAX_FORM_BYTES: Final = 256 * 1024
+_MAX_FIELDS: Final = 500
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_DAY: Final = 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleParts:
+    """The parts of a running gateway that pages read."""
+
+    options: ConsoleOptions
+    gateway: Gateway
+    facade: ToolFacade
+    recorder: CallRecorder
+    statuses: Callable[[], Sequence[ServerStatus]]
+    settings: Callable[[], Settings]
+    """The settings as they are now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One request of someone who is signed in."""
+
+    parts: ConsoleParts
+    request: Request
+    session: Session
+    form: Mapping[str, str] = field(default_factory=dict)
+    """The fields of a POST, which has proved that it comes from our own page."""
+
+    @property
+    def caller(self) -> Caller:
+        """Who is signed in."""
+        return self.session.caller
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters of the address."""
+        return self.request.query_params
+
+    def context(self, caller: Caller | None = None) -> Context:
+        """The context of what this person does, or of what another caller would see."""
+        if caller is None or caller == self.caller:
+            return Context(caller=self.caller, session=f"console {self.session.key[:16]}", memo={})
+        return Context(caller=caller, memo={})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page or a part of one: a template and its values."""
+
+    template: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+
+
+Handler = Callable[[Visit], Awaitable[Page | Response]]
+
+
+async def read_form(request: Request) -> Mapping[str, str]:
+    """The fields of a form; of several of one name, the last. Raises `InvalidRequest` for one that is too large."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_FORM_BYTES:
+            raise InvalidRequest(f"The form is larger than {MAX_FORM_BYTES:,} bytes; nothing was done.")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    except ValueError as error:
+        raise InvalidRequest("The form cannot be read; nothing was done.") from error
+
+
+# -- how figures are written -----------------------------------------------------------------------------------------
+
+
+def ago(moment: float, now: float | None = None) -> str:
+    """How long ago something happened.
+
+    >>> [ago(0, now) for now in (0.4, 59, 61, 7300, 200_000)]
+    ['now', '59 s', '1 min', '2 h', '2 d']
+    """
+    passed = max(0.0, (time.time() if now is None else now) - moment)
+    if passed < 1:
+        return "now"
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if passed >= size:
+            return f"{int(passed // size)} {unit}"
+    return f"{int(passed)} s"
+
+
+def duration(seconds: float) -> str:
+    """A duration with about three digits.
+
+    >>> [duration(one) for one in (0.00042, 0.0123, 0.4567, 2.5, 93)]
+    ['0.42 ms', '12.3 ms', '457 ms', '2.50 s', '93.0 s']
+    """
+    value, unit = (seconds * 1000, "ms") if seconds < 1 else (seconds, "s")
+    digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{value:.{min(digits, 2)}f} {unit}"
+
+
+def number(value: float) -> str:
+    """A number with separators.
+
+    >>> number(41230), number(0.5)
+    ('41,230', '0.5')
+    """
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,g}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share in per cent.
+
+    >>> percent(1, 3), percent(1, 1000), percent(0, 0)
+    ('33 %', '0.1 %', '0 %')
+    """
+    share = 100 * part / whole if whole else 0.0
+    return f"{share:.1f} %" if 0 < share < 1 else f"{share:.0f} %"
+
+
+def clock(moment: float) -> str:
+    """The time of day, in UTC.
+
+    >>> clock(3661.5)
+    '01:01:01'
+    """
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
+
+
+def iso(moment: float) -> str:
+    """A moment for programs.
+
+    >>> iso(0)
+    '1970-01-01T00:00:00+00:00'
+    """
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+
+
+def segment(text: str) -> str:
+    """A text as one segment of an address.
+
+    >>> segment("git:log/x")
+    'git%3Alog%2Fx'
+    """
+    return quote(text, safe="")
+
+
+def with_query(path: str, **parameters: object) -> str:
+    """An address with those of the parameters that are not empty.
+
+    >>> with_query("/calls", tool="git", caller="")
+    '/calls?tool=git'
+    """
+    given = {name: value for name, value in parameters.items() if value not in ("", None)}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,156 @@
+"""Who uses the console: a token is exchanged for a session, which a cookie carries and every change has to prove.
+
+Only digests of cookies are stored, and no token is. A session ends after some hours, at sign-out, and when the tokens
+of the settings change. Where only this machine can connect and no token is set, everyone is the local caller.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
+from toolcrib.server.options import Token
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import JSON, LOCAL, Authenticator, Caller
+
+SESSION_S: Final = 12 * 3600.0
+"""How long a session lasts, in seconds."""
+_MAX_SESSIONS: Final = 1000
+_MAX_FAILURES: Final = 10
+"""Failed attempts to sign in from one address within `_WINDOW_S`."""
+_MAX_PEERS: Final = 1000
+_WINDOW_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Someone who has signed in."""
+
+    key: str
+    """The digest of the cookie; names the session and gives no access to it."""
+    caller: Caller
+    csrf: str
+    """Every form sends it back, so that no other site can send one."""
+    tokens: str = ""
+    """A digest of the tokens that were valid at sign-in; `local` where none is needed."""
+
+
+def _encode(session: Session) -> JSON:
+    caller = session.caller
+    return {
+        "caller": [caller.id, caller.tenant, sorted(caller.scopes)],
+        "key": session.key,
+        "csrf": session.csrf,
+        "tokens": session.tokens,
+    }
+
+
+def _decode(value: JSON) -> Session:
+    try:
+        name, tenant, scopes = value["caller"]
+        caller = Caller(id=name, tenant=tenant, scopes=frozenset(scopes))
+        return Session(key=value["key"], caller=caller, csrf=value["csrf"], tokens=value["tokens"])
+    except (TypeError, KeyError) as error:
+        raise ValueError("not a session") from error
+
+
+class Sessions:
+    """Signs people in and out, and finds the session of a cookie."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        authenticator: Authenticator | None,
+        scope: str,
+        *,
+        tokens: Callable[[], tuple[Token, ...]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without an authenticator everyone is signed in as the local caller; `tokens` are those of the settings."""
+        self._table = state.table("console sessions", StateCodec(_encode, _decode), max_entries=_MAX_SESSIONS)
+        self._authenticator = authenticator
+        self._scope = scope
+        self._tokens = tokens
+        self._clock = clock
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether one has to sign in."""
+        return self._authenticator is not None
+
+    def check(self) -> None:
+        """Raise `SettingsError` if a token is needed to sign in, and none of the settings' tokens has the scope."""
+        tokens = self._tokens()
+        if tokens and not any(self._scope in token.scopes for token in tokens):
+            raise SettingsError(
+                f'Signing in to the console is impossible: no token has the scope "{self._scope}".',
+                hint=f'Add scopes = ["{self._scope}"] to the token of a person in http.tokens.',
+            )
+
+    async def sign_in(self, token: str, peer: str = "") -> tuple[str, Session]:
+        """Exchange a token for a session, and return its cookie. Raises `NotAuthenticated` or `RateLimited`."""
+        now, failures = self._clock(), self._failures.get(peer, deque())
+        if len(failures) == _MAX_FAILURES and now - failures[0] < _WINDOW_S:
+            raise RateLimited("Too many attempts to sign in failed.", hint="Try again in a minute.")
+        try:
+            return await self._open(await self._identify(token))
+        except NotAuthenticated:
+            self._failures.setdefault(peer, deque(maxlen=_MAX_FAILURES)).append(now)
+            if len(self._failures) > _MAX_PEERS:
+                self._failures.popitem(last=False)
+            raise
+
+    async def _identify(self, token: str) -> Caller:
+        """The caller of a token who may use the console."""
+        if self._authenticator is None:
+            return LOCAL
+        caller = await self._authenticator.authenticate({"authorization": f"Bearer {token.strip()}"})
+        if self._scope not in caller.scopes:
+            raise NotAuthenticated(
+                "This token may not use the console.", hint=f'It needs the scope "{self._scope}" in the settings.'
+            )
+        return caller
+
+    async def _open(self, caller: Caller) -> tuple[str, Session]:
+        cookie = secrets.token_urlsafe(32)
+        session = Session(
+            key=_digest(cookie), caller=caller, csrf=secrets.token_urlsafe(24), tokens=self._tokens_digest()
+        )
+        await self._table.set(session.key, session, ttl_s=SESSION_S)
+        return cookie, session
+
+    async def open_local(self) -> tuple[str, Session] | None:
+        """Open a session for the local caller; None if one has to sign in."""
+        return None if self.needs_token else await self._open(LOCAL)
+
+    async def find(self, cookie: str | None) -> Session | None:
+        """The session of a cookie; None if there is none, or it has ended."""
+        if not cookie:
+            return None
+        session = await self._table.get(_digest(cookie))
+        return session if session is not None and session.tokens == self._tokens_digest() else None
+
+    async def sign_out(self, session: Session) -> None:
+        """End a session."""
+        await self._table.delete(session.key)
+
+    def _tokens_digest(self) -> str:
+        """Changes with the tokens, so that a person who lost theirs is signed out."""
+        parts = [f"{_digest(one.secret)} {one.caller} {one.tenant} {sorted(one.scopes)}" for one in self._tokens()]
+        return _digest("\n".join(parts)) if self.needs_token else "local"
+
+
+def proves(session: Session, sent: Mapping[str, Any], header: str | None) -> bool:
+    """Whether a form, or a request of our own script, has the session's token against forgery."""
+    given = header if header is not None else str(sent.get("csrf", ""))
+    return hmac.compare_digest(session.csrf.encode(), given.encode("utf-8", "replace"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

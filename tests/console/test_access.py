@@ -1,0 +1,261 @@
+"""The console lets in the people of the settings, checks where changes come from, and gives other sites nothing."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from tests.console.support import ADDRESS, AGENT, PERSON, TOKENS, Browser, console_app
+
+from toolcrib.app import App
+from toolcrib.console.app import SECURITY_HEADERS
+from toolcrib.console.sessions import SESSION_S, Sessions
+from toolcrib.errors import MissingExtra, NotAuthenticated, RateLimited, SettingsError
+from toolcrib.options import ConsoleOptions, Token
+from toolcrib.server.auth import StaticTokens
+from toolcrib.settings.options import Settings
+from toolcrib.state.memory import MemoryStore
+from toolcrib.types import Caller
+
+pytestmark = pytest.mark.anyio
+PACKAGE = Path(__file__).parents[2] / "src" / "toolcrib" / "console"
+
+
+async def test_without_tokens_this_machine_gets_in_and_a_cookie_that_no_script_reads() -> None:
+    async with Browser(console_app()) as browser:
+        response = await browser.get("/")
+        assert response.status_code == 200
+        cookie = response.headers["set-cookie"].casefold()
+        assert {"httponly", "samesite=strict", "path=/"} <= {part.strip() for part in cookie.split(";")}
+        assert "set-cookie" not in (await browser.get("/")).headers
+
+
+async def test_with_tokens_a_page_asks_to_sign_in_and_comes_back() -> None:
+    async with Browser(console_app(tokens=TOKENS)) as browser:
+        response = await browser.get("/servers/x?y=1")
+        assert (response.status_code, response.headers["location"]) == (
+            303,
+            "/sign-in?next=%2Fservers%2Fx%3Fy%3D1",
+        )
+        form = (await browser.get(response.headers["location"])).text
+        assert 'name="next" value="/servers/x?y=1"' in form
+        signed_in = await browser.post("/sign-in", data={"token": PERSON, "next": "/servers/x?y=1"})
+        assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/servers/x?y=1")
+        assert PERSON not in signed_in.headers["set-cookie"]
+        assert "ann" in await browser.load("/")
+
+
+@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example"])
+async def test_signing_in_never_leads_to_another_site(target: str) -> None:
+    async with Browser(console_app(tokens=TOKENS)) as browser:
+        response = await browser.post("/sign-in", data={"token": PERSON, "next": target})
+        assert response.headers["location"] == "/"
+
+
+@pytest.mark.parametrize(
+    ("token", "why"), [(AGENT, "may not use the console"), ("guess", "not valid"), ("", "not valid")]
+)
+async def test_a_token_without_the_scope_and_a_guess_do_not_get_in(token: str, why: str) -> None:
+    async with Browser(console_app(tokens=TOKENS)) as browser:
+        response = await browser.post("/sign-in", data={"token": token})
+        assert response.status_code == 401
+        assert why in response.text
+        assert "set-cookie" not in response.headers
+        assert (await browser.get("/")).status_code == 303
+
+
+async def test_guessing_is_slowed_down_for_the_address_that_guesses() -> None:
+    sessions = Sessions(MemoryStore(), StaticTokens(TOKENS), "console", clock=lambda: 1000.0)
+    for _ in range(10):
+        with pytest.raises(NotAuthenticated):
+            await sessions.sign_in("guess", "10.0.0.1")
+    with pytest.raises(RateLimited):
+        await sessions.sign_in(PERSON, "10.0.0.1")
+    _, session = await sessions.sign_in(PERSON, "10.0.0.2")
+    assert session.caller.id == "ann"
+
+
+async def test_a_session_ends_at_sign_out_after_its_time_and_when_the_tokens_change() -> None:
+    now = 0.0
+    tokens: tuple[Token, ...] = TOKENS
+    store = MemoryStore(clock=lambda: now)
+    sessions = Sessions(store, StaticTokens(TOKENS), "console", tokens=lambda: tokens)
+    first, one = await sessions.sign_in(PERSON)
+    second, _ = await sessions.sign_in(PERSON)
+    assert await sessions.find(first) is not None
+    await sessions.sign_out(one)
+    assert await sessions.find(first) is None
+    tokens = (replace(TOKENS[0], secret="another-0123456789"),)
+    assert await sessions.find(second) is None
+    tokens = TOKENS
+    assert await sessions.find(second) is not None
+    now = SESSION_S + 1
+    assert await sessions.find(second) is None
+
+
+async def test_the_store_holds_neither_tokens_nor_cookies() -> None:
+    kept: dict[str, Any] = {}
+
+    class Spy(MemoryStore):
+        def table(self, name: str, codec: Any, **more: Any) -> Any:
+            table = super().table(name, codec, **more)
+            kept[name] = (table, codec)
+            return table
+
+    sessions = Sessions(Spy(), StaticTokens(TOKENS), "console", tokens=lambda: TOKENS)
+    cookie, session = await sessions.sign_in(PERSON)
+    table, codec = kept["console sessions"]
+    stored = str([(key, codec.encode(value)) for key, value in (await table.items()).items()])
+    assert PERSON not in stored
+    assert cookie not in stored
+    assert codec.decode(codec.encode(session)) == session
+    with pytest.raises(ValueError, match="not a session"):
+        codec.decode({"caller": 1})
+
+
+async def test_revoking_a_token_signs_its_person_out_of_open_pages() -> None:
+    app = console_app(tokens=TOKENS)
+    async with Browser(app) as browser:
+        await browser.sign_in()
+        app.settings = replace(app.settings, http=replace(app.settings.http, tokens=TOKENS[1:]))
+        assert (await browser.get("/")).status_code == 303
+
+
+async def test_a_session_of_the_local_caller_is_worth_nothing_once_tokens_are_needed() -> None:
+    store = MemoryStore()
+    opened = await Sessions(store, None, "console").open_local()
+    assert opened is not None
+    assert await Sessions(store, None, "console").find(opened[0]) is not None
+    assert await Sessions(store, StaticTokens(TOKENS), "console").find(opened[0]) is None
+
+
+async def test_a_form_without_its_proof_changes_nothing() -> None:
+    async with Browser(console_app(tokens=TOKENS)) as browser:
+        await browser.sign_in()
+        for fields in ({}, {"csrf": ""}, {"csrf": "guess"}):
+            response = await browser.post("/sign-out", data=fields)
+            assert response.status_code == 403
+            assert "not from this session" in response.text
+        assert (
+            await browser.post("/sign-out", headers={"x-csrf-token": "guess"}, data={"csrf": browser.csrf})
+        ).status_code == 403
+        await browser.load("/")
+        assert (await browser.submit("/sign-out")).status_code == 303
+        assert (await browser.get("/")).status_code == 303
+
+
+async def test_a_form_of_another_site_is_refused_before_it_is_read() -> None:
+    async with Browser(console_app()) as browser:
+        await browser.load("/")
+        other = {"origin": "https://evil.example"}
+        response = await browser.post("/sign-out", data={"csrf": browser.csrf}, headers=other)
+        assert response.status_code == 403
+        rebound = await browser.get("/", headers={"host": "evil.example"})
+        assert rebound.status_code == 421
+
+
+async def test_a_post_without_a_session_is_refused() -> None:
+    async with Browser(console_app()) as browser:
+        assert (await browser.post("/sign-out", data={"csrf": "x"})).status_code == 401
+
+
+async def test_a_form_that_is_too_large_is_refused() -> None:
+    async with Browser(console_app()) as browser:
+        await browser.load("/")
+        response = await browser.post("/sign-out", data={"csrf": browser.csrf, "more": "x" * 300_000})
+        assert response.status_code == 400
+        assert "larger than" in response.text
+
+
+@pytest.mark.parametrize("path", ["/", "/sign-in", "/static/console.css", "/missing", "/servers/missing"])
+async def test_every_response_forbids_scripts_styles_and_frames_of_others(path: str) -> None:
+    async with Browser(console_app(tokens=TOKENS)) as browser:
+        for response in (await browser.get(path), await browser.post(path)):
+            for name, value in SECURITY_HEADERS.items():
+                assert response.headers[name] == value
+            assert response.headers["cache-control"] in ("no-store", "no-cache")
+    policy = SECURITY_HEADERS["content-security-policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+    assert "*" not in policy
+
+
+def test_no_template_has_a_script_a_style_or_an_address_of_its_own() -> None:
+    for path in (PACKAGE / "templates").glob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\sstyle=|<style|\son[a-z]+=|javascript:|https?://", text), path.name
+        scripts = re.findall(r"<script[^>]*>", text)
+        assert all("src=" in script for script in scripts), path.name
+        assert "|safe" not in text.replace(" ", ""), path.name
+    for name in ("console.js", "console.css"):
+        assert not re.search(r"https?://|@import|\beval\b", (PACKAGE / "static" / name).read_text(encoding="utf-8"))
+
+
+def test_every_form_that_is_sent_proves_its_session() -> None:
+    for path in (PACKAGE / "templates").glob("*.html"):
+        for form in re.findall(r"<form[^>]*method=\"post\".*?</form>", path.read_text(encoding="utf-8"), re.DOTALL):
+            assert 'name="csrf"' in form or "csrf(" in form or path.name == "sign_in.html", path.name
+
+
+async def test_static_files_are_not_sent_twice() -> None:
+    async with Browser(console_app()) as browser:
+        first = await browser.get("/static/console.css")
+        assert first.headers["content-type"].startswith("text/css")
+        again = await browser.get("/static/console.css", headers={"if-none-match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        for name in ("../app.py", "app.py", "%2e%2e%2fapp.py"):
+            assert (await browser.get(f"/static/{name}")).status_code == 404
+
+
+def test_an_address_that_others_can_reach_needs_tokens() -> None:
+    with pytest.raises(SettingsError, match=r"Refusing to serve on 0\.0\.0\.0 without a token"):
+        console_app(address="0.0.0.0:8321")
+
+
+async def test_tokens_of_which_none_may_sign_in_end_the_start() -> None:
+    with anyio.fail_after(20):
+        with pytest.raises(SettingsError, match='no token has the scope "console"'):
+            async with console_app(tokens=TOKENS[1:], address="127.0.0.1:0"):
+                raise AssertionError("it started")
+
+
+def test_a_missing_secret_never_opens_the_console() -> None:
+    with pytest.raises(SettingsError, match="The console cannot be served: the variable PERSON is not set"):
+        console_app(settings={"http_problem": "the variable PERSON is not set"})
+
+
+async def test_an_authenticator_of_the_program_signs_people_in() -> None:
+    class Own:
+        async def authenticate(self, headers: Any) -> Caller:
+            if headers["authorization"] != "Bearer own":
+                raise NotAuthenticated("No.")
+            return Caller(id="eve", scopes=frozenset({"admin"}))
+
+    async with Browser(console_app(authenticator=Own(), scope="admin")) as browser:
+        await browser.sign_in("own")
+        assert "eve" in await browser.load("/")
+
+
+async def test_the_console_is_served_at_its_own_address_and_at_the_next_port_if_that_is_taken() -> None:
+    with anyio.fail_after(20):
+        async with console_app(address="127.0.0.1:0") as first:
+            assert first.console.url.startswith("http://127.0.0.1:")
+            taken = first.console.url.removeprefix("http://").rstrip("/")
+            async with console_app(address=taken) as second, httpx2.AsyncClient() as http:
+                assert int(second.console.url.rstrip("/").rpartition(":")[2]) > int(taken.rpartition(":")[2])
+                for app in (first, second):
+                    assert "Overview" in (await http.get(app.console.url)).text
+        assert first.console.url == ""
+
+
+async def test_an_app_without_a_console_loads_none_of_it() -> None:
+    assert App().console is None
+
+
+def test_a_console_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolcrib\[console\]'"):
+        App(Settings(console=ConsoleOptions(address=ADDRESS)))
