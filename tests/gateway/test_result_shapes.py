@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.middleware.support import immediate
 
-from toolcrib.gateway.result_shapes import ResultShapes, shape_of
+from toolcrib.gateway.result_shapes import ResultShapes
+from toolcrib.schema.shape import shape_of
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Caller, Context, Tool, ToolResult
 

@@ -53,6 +53,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "describe": _TOOLS,
         "call": _TOOLS,
         "run": _TOOLS,
+        "result": "results",
     },
     "Servers and clients": {
         "add": _SETUP,

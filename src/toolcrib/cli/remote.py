@@ -6,6 +6,7 @@ The gateway is the only server of an app of this process; nothing else is starte
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from toolcrib.app import App
@@ -26,6 +27,7 @@ from toolcrib.gateway.visibility import describe_state
 from toolcrib.schema import example
 from toolcrib.search.options import Scorer
 from toolcrib.settings.options import Settings
+from toolcrib.surfaces.results import WHOLE_META
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.listing import EXECUTE_TOOL, SEARCH_TOOL
 
@@ -105,7 +107,9 @@ def call_tool(settings: Settings, name: str, arguments: CallArguments, *, approv
     async def show(app: App) -> bool:
         schema = _tool(await _entry(app, name)).input_schema if arguments.words else {}
         given = {"name": name, "arguments": arguments.for_schema(schema)}
-        result = await _meta_call(app, terminal_context(app, approved=approved), EXECUTE_TOOL, given)
+        ctx = terminal_context(app, approved=approved)
+        ctx = replace(ctx, meta={**ctx.meta, WHOLE_META: True})
+        result = await _meta_call(app, ctx, EXECUTE_TOOL, given)
         _raise_error(result)
         return print_outcome(result, as_json=as_json)
 

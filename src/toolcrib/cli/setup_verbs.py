@@ -12,7 +12,6 @@ import click
 from toolcrib.cli.completion import complete_client, complete_server
 from toolcrib.cli.options import ServerSource, reports, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError
-from toolcrib.errors import SettingsError
 
 
 @click.command()
@@ -50,20 +49,13 @@ def state(
     forget deletes the words of past requests, of all tools or of one. Without a settings file, the default state file
     is used. No server is started, and values are never shown.
     """
-    from toolcrib.cli.state import clear_state, forget_requests, show_state
-    from toolcrib.settings.loader import load_settings
-    from toolcrib.state.options import StateOptions, default_state_file
+    from toolcrib.cli.state import clear_state, forget_requests, show_state, state_options
 
     if name is not None and action == "show":
         raise UsageError("show takes no name.", hint=f"To clear it: toolcrib state clear {name}")
     if tenant is not None and action != "forget":
         raise UsageError("Only forget takes --tenant.")
-    try:
-        options = load_settings(config).state
-    except SettingsError as error:
-        if "searched" not in error.data:
-            raise
-        options = StateOptions(path=default_state_file())
+    options = state_options(config)
     if action == "show":
         show_state(options, as_json=as_json)
     elif action == "forget":

@@ -10,10 +10,10 @@ from typing import Any, Final
 import anyio
 
 from toolcrib.cli.output import echo, echo_json, iso_time, pluralize, print_columns
-from toolcrib.errors import NotFound
+from toolcrib.errors import NotFound, SettingsError
 from toolcrib.names import nearest
 from toolcrib.state.base import StateCodec, StateStore, TableOverview
-from toolcrib.state.options import StateOptions, make_listed_store, make_store
+from toolcrib.state.options import StateOptions, default_state_file, make_listed_store, make_store
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
@@ -30,6 +30,18 @@ class SavedCatalog:
     tools: int
     saved: float
     """In seconds since the epoch."""
+
+
+def state_options(config: Path | None) -> StateOptions:
+    """Where the settings keep state; without a settings file, in the default state file."""
+    from toolcrib.settings.loader import load_settings  # noqa: PLC0415 - for this verb only
+
+    try:
+        return load_settings(config).state
+    except SettingsError as error:
+        if "searched" not in error.data:
+            raise
+        return StateOptions(path=default_state_file())
 
 
 def show_state(options: StateOptions, *, as_json: bool) -> None:

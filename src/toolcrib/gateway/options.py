@@ -25,6 +25,21 @@ class SessionOptions:
 
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultOptions:
+    """How large the result of a call may be in a reply, and how long a larger one is kept behind a handle."""
+
+    tokens: Natural = 8_000
+    """Text of a result in a reply, in tokens; 0 means no limit."""
+    bytes: Count = 256 * 1024
+    """Audio and embedded files of a result in a reply, in bytes of base64."""
+    keep_s: Seconds = 24 * 3600.0
+    """How long a larger result can be read, in seconds."""
+    keep_bytes: Count = 64 * 1024 * 1024
+    """Room for all of them together, packed; those of one caller get at most a quarter of it."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
     """Options of the gateway."""
 
@@ -51,6 +66,8 @@ class GatewayOptions:
     """A file or folder that keeps the embedder's vectors across restarts."""
     group: bool = False
     """Whether near-duplicates are grouped if a request does not say."""
+    results: ResultOptions = field(default_factory=ResultOptions)
+    """What happens to large results."""
     page_size: Count = 100
     """Tools on each page of a list."""
     search_wait_s: Delay = 20.0

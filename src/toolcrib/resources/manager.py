@@ -36,6 +36,7 @@ from toolcrib.state.base import StateStore
 from toolcrib.types import LOCAL, Caller, Context, Decision, Object, Policy, ServerState, Tool, ToolResult, Unsubscribe
 
 _ANY_SCHEMA: Final = Schema({"type": "object"}, "a document")
+ResourceReader = Callable[[Context, str], Awaitable[ToolResult | None]]
 _EMPTY_COMPLETION: Final = {"completion": {"values": [], "total": 0, "hasMore": False}}
 _MAX_PREFIX: Final = 2048
 """The longest namespace prefix of a qualified URI, in characters."""
@@ -81,6 +82,8 @@ class ResourceManager:
         self._attached: weakref.WeakSet[object] = weakref.WeakSet()
         self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}
         self._follows_sources = False
+        self.own_reader: ResourceReader | None = None
+        """Reads the gateway's own resources; None for a URI that is not one of them."""
 
     def use_own_prompt_names(self) -> None:
         """List prompts under their servers' own names, except where two servers have the same one."""
@@ -168,6 +171,8 @@ class ResourceManager:
 
         Raises as `get_prompt` does, and `AmbiguousName`, or `InvalidRequest` for a URI that is too long.
         """
+        if self.own_reader is not None and (own := await self.own_reader(ctx, uri)) is not None:
+            return own
         location = await self._locate(ctx, uri)
         _, tool = strictest_decision(
             self._policy, ctx.caller, policy_tools("resources", location.namespace, location.uri)

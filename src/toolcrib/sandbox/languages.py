@@ -84,6 +84,8 @@ class ScriptLanguage:
     """How a script calls tools and gives its result, for a model."""
     example_call: Callable[[str, Sequence[str]], str]
     """An example call of a function with these parameters."""
+    read_result: str
+    """An expression that is the value of `{server}.get` for the text `{handle}`."""
 
 
 def script_names(servers: Mapping[str, Iterable[str]], language: ScriptLanguage) -> dict[str, ServerNames]:
@@ -504,6 +506,7 @@ LUA: Final = ScriptLanguage(
         "`local sum = calculator.add({ a = 10, b = 20 }):await() result({ sum = sum })`."
     ),
     example_call=_lua_call,
+    read_result='{server}.get({{handle = "{handle}"}}):await()',
 )
 
 
@@ -525,6 +528,7 @@ PYTHON: Final = ScriptLanguage(
     mistakes=_PYTHON_MISTAKES,
     usage="In Python, `await server.tool(name=value)` calls, and the last expression is the result.",
     example_call=_python_call,
+    read_result='(await {server}.get(handle="{handle}"))',
 )
 
 

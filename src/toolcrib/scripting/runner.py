@@ -17,6 +17,8 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import nested_context, report_call_ended, resolve_input_required
 from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
 from toolcrib.providers.content import as_tool_result, json_text, script_value
+from toolcrib.results.reading import parse_read
+from toolcrib.results.store import ResultStore
 from toolcrib.sandbox.calls import Pauses
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
@@ -30,6 +32,7 @@ from toolcrib.scripting.engines import (
 )
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.scripting.tools import (
+    GET_RESULT,
     LookedUpTools,
     ToolsByName,
     look_up_tools,
@@ -37,6 +40,7 @@ from toolcrib.scripting.tools import (
     mocked_tools,
     reachable_tools,
     reaches_any_server,
+    stored_results,
     tools_by_server,
     wait_for_servers,
 )
@@ -52,6 +56,8 @@ _LEVEL_MEMO: Final = "scripts.level"
 _READ_ONLY_NOTE: Final = "The script could see only tools that are marked as read-only."
 _MAX_TRACED_CALLS: Final = 200
 _MAX_ERROR_CHARS: Final = 200
+_MAX_VALUE_CHARS: Final = Limits().response_bytes // 2
+"""Characters of a stored result that a script gets at once."""
 _MAX_NAMED: Final = 10
 """Servers that a hint names."""
 
@@ -78,6 +84,10 @@ class ScriptRunner:
         self._gateway = gateway
         self.options = options or ScriptOptions()
         self.engines = EnginePool(factories)
+
+    @cached_property
+    def _results(self) -> ResultStore:
+        return ResultStore(self._gateway.state, self._gateway.options.results)
 
     @cached_property
     def _waiting(self) -> Any:
@@ -189,6 +199,7 @@ class ScriptRunner:
             statuses = await self._gateway.servers(ctx, view)
         read_only = read_only or self.options.read_only
         grouped, looked_up = tools_by_server(view, statuses, read_only=read_only), LookedUpTools()
+        stored, source = stored_results(grouped, source, known)
         if answers is None:
             looked_up = await look_up_tools(self._gateway, ctx, view, grouped, source, read_only=read_only)
             grouped = replace(grouped, hidden=(*grouped.hidden, *looked_up.tools))
@@ -200,10 +211,15 @@ class ScriptRunner:
             language=known,
             level=level,
             listed=grouped.listed,
-            tools=reachable_tools(grouped, source) if answers is None else mocked_tools(grouped, answers),
+            tools=reachable_tools(grouped, source) | stored if answers is None else mocked_tools(grouped, answers),
             call=partial(self._call, inner) if answers is None else partial(_mocked_answer, answers),
             notes=(*states, *looked_up.notes, *([_READ_ONLY_NOTE] if read_only else [])),
         )
+
+    async def _stored_value(self, ctx: Context, arguments: Object) -> JSON:
+        """A large result of the caller, or what a path selects in it."""
+        handle, wanted = parse_read(arguments)
+        return await self._results.value(ctx.caller, handle, wanted.path, _MAX_VALUE_CHARS)
 
     def _next_level(self, ctx: Context) -> int:
         """The nesting level of a script that is run now, from 0. Raises `ExecutionFailed` if it is too deep."""
@@ -216,6 +232,8 @@ class ScriptRunner:
 
     async def _call(self, ctx: Context, tool: Tool, arguments: dict[str, Any]) -> JSON:
         """Call a tool for a script, which can catch whatever this raises; its questions are answered meanwhile."""
+        if tool is GET_RESULT:
+            return await self._stored_value(ctx, arguments)
 
         async def call(own: Context) -> ToolResult:
             return await self._gateway.call(replace(own, memo=ctx.memo), tool.id, arguments)

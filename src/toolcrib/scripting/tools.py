@@ -17,7 +17,7 @@ from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import namespace_of
-from toolcrib.sandbox.languages import LANGUAGES
+from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
 from toolcrib.types import Context, Key, Object, ServerStatus, Tool, Visibility, is_read_only
 
 BARE_SERVER: Final = "tools"
@@ -44,6 +44,21 @@ _SERVER_ACCESS: Final = re.compile(
 _CALL_TOOL: Final = re.compile(rf"call_tool\s*\(\s*{_TEXT_PATTERN}\s*,\s*{_TEXT_PATTERN}")
 _STANDARD_LIBRARIES: Final = frozenset({"asyncio", "coroutine", "json", "math", "os", "re", "string", "table", "utf8"})
 """Libraries that scripts use all the time. Providers without a namespace are not asked for their functions."""
+
+RESULTS_SERVER: Final = "results"
+"""The server by which scripts read large results, unless a server of that name exists."""
+GET_RESULT: Final = Tool(
+    name="get",
+    namespace=RESULTS_SERVER,
+    description="Return a large result, or what a JSONPath selects in it.",
+    input_schema={
+        "type": "object",
+        "properties": {"handle": {"type": "string"}, "path": {"type": "string"}},
+        "required": ["handle"],
+    },
+    annotations={"readOnlyHint": True},
+)
+_RESULT_OF_HANDLE: Final = re.compile(r"""(?<![\w.:])result\(\s*(["'])(r_[a-z2-9]{10})\1\s*\)""")
 
 ToolsByName = Mapping[str, Tool]
 """Tools by their own names, without the namespace."""
@@ -144,6 +159,16 @@ def reachable_tools(grouped: ToolsByServer, source: str) -> dict[str, ToolsByNam
 def reaches_any_server(source: str) -> bool:
     """Whether the script may reach servers that it does not name."""
     return _DYNAMIC_ACCESS.search(source) is not None
+
+
+def stored_results(grouped: ToolsByServer, source: str, language: ScriptLanguage) -> tuple[dict[str, ToolsByName], str]:
+    """The server with which a script reads its caller's large results, if it names any, and the script.
+
+    In the script that is returned, `result("r_...")` with a handle is a call of that server.
+    """
+    server = RESULTS_SERVER if RESULTS_SERVER not in grouped.listed else f"own_{RESULTS_SERVER}"
+    source = _RESULT_OF_HANDLE.sub(lambda found: language.read_result.format(server=server, handle=found[2]), source)
+    return ({server: {GET_RESULT.name: GET_RESULT}} if f"{server}." in source else {}), source
 
 
 def mocked_tools(grouped: ToolsByServer, answers: Object) -> dict[str, ToolsByName]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.options import GatewayOptions, SessionOptions
+from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptions
 from toolcrib.gateway.policy import ByScopes, Effect, Patterns, Rule
 from toolcrib.middleware.options import (
     ApprovalMode,
@@ -141,11 +141,15 @@ class ConnectionsTable(Table):
 
 
 class ResultsTable(Table):
-    """`results`: how much the result of a server's call may hold."""
+    """`results`: how much the result of a server's call may hold, and how much of it a reply shows."""
 
     max_bytes: _Bytes | None = None
     max_nodes: Count | None = None
     max_blocks: Count | None = None
+    tokens: Natural | None = None
+    bytes: Count | None = None
+    keep_s: Seconds | None = None
+    keep_bytes: Count | None = None
 
 
 class CacheTable(Table):
@@ -367,6 +371,7 @@ class ToolcribTable(Table):
             synonyms=tuple(self.search.synonyms.items()),
             calls=self.call_options(),
             sessions=self.sessions,
+            results=ResultOptions(**self.results.given("tokens", "bytes", "keep_s", "keep_bytes")),
             **waits,
             **self.providers.given("list_timeout_s", "request_tools"),
             **options,
@@ -423,7 +428,8 @@ class ToolcribTable(Table):
         """Deadlines and sizes of servers that set none."""
         timeouts = self.timeouts.given("start_s", "list_s", "call_s", "find_s")
         options = {f"{name.removesuffix('_s')}_timeout_s": value for name, value in timeouts.items()}
-        options |= {name.replace("max_", "max_result_"): value for name, value in self.results.given().items()}
+        bounds = self.results.given("max_bytes", "max_nodes", "max_blocks")
+        options |= {name.replace("max_", "max_result_"): value for name, value in bounds.items()}
         return ServerOptions(name="", transport="stdio", **options, **self.given("max_message_bytes"))
 
 

@@ -21,6 +21,7 @@ class DirectSurface:
     introduction = ""
     lists_all = True
     handlers: Mapping[str, MetaToolHandler] = {}
+    reads_results = None
 
     def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """Return no tools: this surface lists only those of the view."""

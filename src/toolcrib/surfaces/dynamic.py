@@ -1,7 +1,7 @@
 """The surface `dynamic`: five meta-tools to list, search, describe and call tools, as agent loops know them."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -14,10 +14,12 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.startup import missing_note
 from toolcrib.providers.content import json_text
+from toolcrib.results.store import ResultStore
 from toolcrib.schema.compact import compact
 from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, CallerView, MetaToolHandler, listed_meta_tool
 from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import ReplyRenderer, text_result
+from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
 from toolcrib.surfaces.selection import Level
 from toolcrib.tokens import ESTIMATE, counter
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, Tool, ToolResult
@@ -35,6 +37,7 @@ class DynamicSurface:
     name = "dynamic"
     introduction = SEARCH_INTRODUCTION
     lists_all = False
+    reads_results = Continuation("call_tool", '{"tool_name":"read_result","arguments":{ARGUMENTS}}')
 
     def __init__(
         self, gateway: Gateway, guards: GuardOptions | None = None, *, budget: int = 800, tokens: str = ESTIMATE
@@ -46,6 +49,7 @@ class DynamicSurface:
         self._gateway = gateway
         self._budget = budget or None
         self._replies = ReplyRenderer(counter(tokens), gateway.definitions)
+        self._results = ResultBudget(ResultStore(gateway.state, gateway.options.results), counter(tokens))
         self.handlers: dict[str, MetaToolHandler] = {tool.name: partial(self._run, tool.name) for tool in META_TOOLS}
         self._guards = guards or GuardOptions()
         self._guarded: OrderedDict[str, Guard] = OrderedDict()
@@ -56,7 +60,7 @@ class DynamicSurface:
 
     async def _run(self, name: str, ctx: Context, arguments: Object) -> ToolResult:
         """The answer is `{"success": ...}`, as text and as structured content."""
-        port = GatewayPort(self._gateway, ctx, self._replies, self._budget)
+        port = GatewayPort(self._gateway, ctx, self._replies, self._budget, self._results)
         session = await self._gateway.sessions.get(ctx)
         meta = MetaTools(port, guard=self._guard(ctx), turn=lambda: session.turn)
         answer = await meta.run(name, arguments)
@@ -84,11 +88,14 @@ class DynamicSurface:
 class GatewayPort:
     """Connects the meta-tools to a gateway for one request, with the rights of its context."""
 
-    def __init__(self, gateway: Gateway, ctx: Context, replies: ReplyRenderer, budget: int | None) -> None:
+    def __init__(
+        self, gateway: Gateway, ctx: Context, replies: ReplyRenderer, budget: int | None, results: ResultBudget
+    ) -> None:
         self._gateway = gateway
         self._ctx = ctx
         self._replies = replies
         self._budget = budget
+        self._results = results
         self.result: ToolResult | None = None
         """The whole result of the last call."""
         self.note = ""
@@ -132,7 +139,14 @@ class GatewayPort:
 
     async def call(self, name: str, given: Any, loose: Object) -> Envelope:
         """Call a tool, and wrap its result in an envelope."""
-        self.result = await self._gateway.call(self._ctx, name, given, loose=loose)
+        if name == READ_RESULT:
+            return to_envelope(await self._results.read(self._ctx, given if isinstance(given, Mapping) else loose))
+        found = await self._gateway.find(self._ctx, name)
+        result = await self._gateway.run(self._ctx, found, given, loose=loose)
+        self.result = await self._results.fit(self._ctx, found.tool, result, DynamicSurface.reads_results)
+        if self.result is not result:  # the link goes beside the envelope
+            texts = tuple(block for block in self.result.content if block.get("type") == "text")
+            return to_envelope(replace(self.result, content=texts))
         return to_envelope(self.result)
 
 

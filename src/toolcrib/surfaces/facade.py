@@ -27,6 +27,7 @@ from toolcrib.resources.uris import with_public_apps
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import error_result
+from toolcrib.surfaces.results import MAX_RESULT_CHARS_META, Continuation, ResultBudget
 from toolcrib.types import BackendKind, Context, Key, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,6 @@ _HINTS_WITHOUT_SEARCH: Final[Mapping[str, str]] = {
 _APP_KEYS: Final = ("ui", "ui/resourceUri", "openai/outputTemplate")
 """Keys in the `_meta` of a tool that name its app: the specification's, and two older ones."""
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
-_MAX_RESULT_CHARS: Final = "anthropic/maxResultSizeChars"
 _HEADER_MARK: Final = "x-mcp-header"
 _KEYS_BYTES: Final = 100
 """Bytes that the keys of a list entry take."""
@@ -93,6 +93,10 @@ class Surface(Protocol):
     def handlers(self) -> Mapping[str, MetaToolHandler]:
         """Its meta-tools by name, listed or not."""
 
+    @property
+    def reads_results(self) -> Continuation | None:
+        """How an agent reads the rest of a large result with its meta-tools; None if it cannot."""
+
     def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:
         """The meta-tools to list for this caller; none where they would be of no use."""
 
@@ -120,7 +124,7 @@ def listed_meta_tool(tool: Tool, *, max_chars: int | None = None) -> Tool:
     Claude Code loads it without searching for it first, and shows results of up to `max_chars` characters whole.
     Frameworks that take every property for required, such as smolagents, read `nullable` on those that are not.
     """
-    meta = {_ALWAYS_LOAD: True, **({_MAX_RESULT_CHARS: max_chars} if max_chars else {})}
+    meta = {_ALWAYS_LOAD: True, **({MAX_RESULT_CHARS_META: max_chars} if max_chars else {})}
     return replace(tool, input_schema=_with_nullable(tool.input_schema), meta={**tool.meta, **meta})
 
 
@@ -235,6 +239,9 @@ class ToolFacade:
         for surface in surfaces:
             self._handlers = {**surface.handlers, **self._handlers}
         self._order = order
+        self._results = ResultBudget.of(gateway, options)
+        gateway.resources.own_reader = self._results.read_resource
+        self._reads_results = next((one.reads_results for one in surfaces if one.reads_results is not None), None)
         if not options.prefix:
             gateway.exclusions = lambda view: self._public_names(view, everything=self._lists_all).excluded()
             gateway.resources.use_own_prompt_names()
@@ -301,12 +308,16 @@ class ToolFacade:
             except ToolcribError as error:
                 return error_result(error)
         try:
-            return await self._gateway.run(ctx, await self._find(ctx, name), arguments, verbatim=True)
+            found = await self._find(ctx, name)
+            result = await self._gateway.run(ctx, found, arguments, verbatim=True)
         except ToolcribError as error:
             if ctx.show_all or not self._handlers:
                 for hint, other in _HINTS_WITHOUT_SEARCH.items():
                     error.hint = error.hint.replace(hint, other)
             raise
+        if self._reads_results is None or (found.tool.output_schema is not None and result.structured is not None):
+            return result
+        return await self._results.fit(ctx, found.tool, result, self._reads_results)
 
     async def has_tool(self, ctx: Context, name: str) -> bool:
         """Whether a meta-tool, or a tool of the caller, has exactly this public name."""

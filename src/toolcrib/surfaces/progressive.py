@@ -14,6 +14,7 @@ from toolcrib.scripting.runner import ScriptRunner, make_script_runner
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, CallerView, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.results import Continuation, ResultBudget
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.types import Context, Object, Tool, ToolResult
 
@@ -46,6 +47,12 @@ _TOOL_PARAM: Final[Object] = {"type": "string", "description": f"The tool's iden
 _SCRIPT_ADVICE: Final = (
     "Follow a list to its last page before you rely on it being complete, and return only the fields that you need."
 )
+_SCRIPT_RESULT: Final = Tool(name=EXECUTE)
+_CONTINUATIONS: Final = {
+    "lua": Continuation(EXECUTE, "the script `return results.get({ARGUMENTS}):await()`", '{}="{}"'),
+    "python": Continuation(EXECUTE, "the Python script `await results.get(ARGUMENTS)`", '{}="{}"'),
+}
+"""How a script reads a large result, by language."""
 INSTRUCTIONS: Final = f"""\
 This server provides the tools of several MCP servers. Explore them step by step, then run one script over them.
 
@@ -87,6 +94,8 @@ class ProgressiveSurface:
         if not self._scripts.languages:
             logger.warning("%s", NO_ENGINE)
             self.introduction = INSTRUCTIONS_WITHOUT_SCRIPTS
+        self._results = ResultBudget.of(gateway, options)
+        self.reads_results = next((_CONTINUATIONS[one] for one in self._languages if one in _CONTINUATIONS), None)
         self._schemas = {tool.name: Schema(tool.input_schema, tool.name) for tool in self._tools}
         steps: Mapping[str, Callable[[Context, dict[str, Any]], Awaitable[ToolResult]]] = {
             LIST_SERVERS: self._list_servers,
@@ -155,7 +164,9 @@ class ProgressiveSurface:
     async def _execute(self, ctx: Context, arguments: dict[str, Any]) -> ToolResult:
         language = arguments.get("language", self._scripts.languages[0])
         run = self._scripts.check if arguments.get("dry_run", False) else self._scripts.run
-        return await run(ctx, arguments["script"], language=language, read_only=arguments.get("read_only", False))
+        result = await run(ctx, arguments["script"], language=language, read_only=arguments.get("read_only", False))
+        how = _CONTINUATIONS.get(language)
+        return result if how is None else await self._results.fit(ctx, _SCRIPT_RESULT, result, how)
 
 
 def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool, ...]:

@@ -3,8 +3,8 @@
 Includes parsing their arguments, with the variations that models send.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, get_args
 
@@ -13,7 +13,7 @@ import anyio
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import nested_context, report_call_ended
-from toolcrib.gateway.view import View
+from toolcrib.gateway.view import ResolvedTool, View
 from toolcrib.names import nearest
 from toolcrib.providers.content import json_text, script_value
 from toolcrib.surfaces.digest import full_names
@@ -27,6 +27,7 @@ from toolcrib.surfaces.facade import (
 )
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer
+from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
 from toolcrib.tokens import counter
 from toolcrib.types import (
     Context,
@@ -44,6 +45,7 @@ SEARCH: Final = "tool_search"
 EXECUTE: Final = "execute_tool"
 READ: Final = "read_tool"
 CALL_MANY: Final = "call_many"
+_WRAPPED: Final = (SEARCH, EXECUTE, READ, READ_RESULT)
 
 MAX_BUDGET: Final = 20_000
 """The highest budget that a search may request, in tokens."""
@@ -128,17 +130,23 @@ class SearchSurface:
     name = "search"
     introduction = SEARCH_INTRODUCTION
     lists_all = False
+    reads_results = Continuation(EXECUTE)
 
     def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:
         """Raises as `tokens.counter` does for the counter that the options name."""
         self._gateway = gateway
         self._options = options
         self._replies = ReplyRenderer(counter(options.tokens), gateway.definitions)
-        self.handlers: dict[str, MetaToolHandler] = {SEARCH: self._search, EXECUTE: self._execute}
+        self._results = ResultBudget.of(gateway, options)
+        self.handlers: dict[str, MetaToolHandler] = {
+            SEARCH: self._search,
+            EXECUTE: self._execute,
+            READ_RESULT: self._results.read,
+        }
         if options.read_tool:
             self.handlers[READ] = self._read
         if options.call_many:
-            self.handlers[CALL_MANY] = partial(call_many, gateway)
+            self.handlers[CALL_MANY] = partial(call_many, gateway, self._results)
 
     def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:
         """`tool_search` with a digest of the servers, `execute_tool`, and `read_tool` and `call_many` by the options.
@@ -190,21 +198,26 @@ class SearchSurface:
 
     async def _execute(self, ctx: Context, arguments: Object) -> ToolResult:
         name, given, loose = parse_execute(arguments)
-        if (
-            name in (SEARCH, EXECUTE, READ) and name in self.handlers
-        ):  # models sometimes wrap a meta-tool in execute_tool
+        if name in _WRAPPED and name in self.handlers:  # models sometimes wrap a meta-tool in execute_tool
             return await self.handlers[name](ctx, given if isinstance(given, Mapping) else loose)
-        return await self._gateway.call(ctx, name, given, loose=loose)
+        return await self._run(ctx, await self._gateway.find(ctx, name), given, loose)
 
     async def _read(self, ctx: Context, arguments: Object) -> ToolResult:
         name, given, loose = parse_execute(arguments, READ)
+        if name == READ_RESULT:
+            return await self._results.read(ctx, given if isinstance(given, Mapping) else loose)
         found = await self._gateway.find(ctx, name)
         if not is_read_only(found.tool):
             raise InvalidRequest(
                 f"{found.tool.id} does not say that it only reads, so {READ} did not run it.",
                 hint=f"Call it with {EXECUTE}.",
             )
-        return await self._gateway.run(ctx, found, given, loose=loose)
+        return await self._run(ctx, found, given, loose)
+
+    async def _run(self, ctx: Context, found: ResolvedTool, given: Any, loose: Object) -> ToolResult:
+        result = await self._gateway.run(ctx, found, given, loose=loose)
+        listed = READ if READ in self.handlers and is_read_only(found.tool) else EXECUTE
+        return await self._results.fit(ctx, found.tool, result, Continuation(listed))
 
 
 def _has_read_only(view: View) -> bool:
@@ -374,28 +387,53 @@ def _string_set(given: Any, problem: str) -> frozenset[str]:
 # -- call_many -------------------------------------------------------------------------------------------------------
 
 
-async def call_many(gateway: Gateway, ctx: Context, arguments: Object) -> ToolResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """How one call of several ended."""
+
+    name: str
+    tool: Tool | None = None
+    result: ToolResult | None = None
+    error: ToolcribError | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """The outcome as JSON."""
+        try:
+            if self.error is None and self.result is not None:
+                return {"name": self.name, "ok": True, "result": _result_value(self.result)}
+            error = self.error
+        except ToolcribError as failed:
+            error = failed
+        return {"name": self.name, "ok": False, "error": error.payload() if error is not None else {}}
+
+
+async def call_many(gateway: Gateway, budget: ResultBudget, ctx: Context, arguments: Object) -> ToolResult:
     """Run several calls concurrently, and return their results in order.
 
     Each is `{"name", "ok": true, "result"}` or `{"name", "ok": false, "error"}`. The whole result is an error only if
     every call failed. Raises `InvalidRequest` unless there are 1 to 50 calls.
     """
     calls = _parse_calls(arguments)
-    results: list[dict[str, Any]] = [{} for _ in calls]
-    blocks: list[Sequence[Object]] = [() for _ in calls]
+    outcomes = [_Outcome(name="") for _ in calls]
     limiter = anyio.CapacityLimiter(MAX_CONCURRENT)
     inner = nested_context(ctx, len(calls))
 
     async def one(place: int, call: Any) -> None:
         async with limiter:
-            results[place], blocks[place] = await _call_one(gateway, inner, call)
+            outcomes[place] = await _call_one(gateway, inner, call)
             await report_call_ended(inner)
 
     async with anyio.create_task_group() as group:
         for place, call in enumerate(calls):
             group.start_soon(one, place, call)
+    outcomes = await _fitted(budget, ctx, outcomes)
+    results = [outcome.entry() for outcome in outcomes]
+    blocks = (block for one in outcomes if one.result is not None for block in one.result.content)
     return ToolResult(
-        content=({"type": "text", "text": json_text(results)}, *(block for more in blocks for block in more)),
+        content=(
+            {"type": "text", "text": json_text(results)},
+            *(block for block in blocks if block.get("type") != "text"),
+        ),
         structured={"results": results},
         is_error=not any(answer["ok"] for answer in results),
     )
@@ -411,18 +449,23 @@ def _parse_calls(arguments: Object) -> list[Any]:
     return calls
 
 
-async def _call_one(gateway: Gateway, ctx: Context, call: Any) -> tuple[dict[str, Any], Sequence[Object]]:
-    """One result, and those of its content blocks that are not text."""
+async def _fitted(budget: ResultBudget, ctx: Context, outcomes: list[_Outcome]) -> list[_Outcome]:
+    """The outcomes, with results that fit the budget together."""
+    done = [(one.tool, one.result) for one in outcomes if one.tool is not None and one.result is not None]
+    fitted = iter(await budget.fit_all(ctx, done, Continuation(EXECUTE)))
+    return [one if one.result is None else replace(one, result=next(fitted)) for one in outcomes]
+
+
+async def _call_one(gateway: Gateway, ctx: Context, call: Any) -> _Outcome:
     name = ""
     try:
         if not isinstance(call, Mapping):
             raise InvalidRequest("Each call must be an object with the name of a tool and its arguments.")
         name, given, loose = parse_execute(call)
-        result = await gateway.call(ctx, name, given, loose=loose)
-        more = tuple(block for block in result.content if block.get("type") != "text")
-        return {"name": name, "ok": True, "result": _result_value(result)}, more
+        found = await gateway.find(ctx, name)
+        return _Outcome(name=name, tool=found.tool, result=await gateway.run(ctx, found, given, loose=loose))
     except ToolcribError as error:
-        return {"name": name, "ok": False, "error": error.payload()}, ()
+        return _Outcome(name=name, error=error)
 
 
 def _result_value(result: ToolResult) -> Any:

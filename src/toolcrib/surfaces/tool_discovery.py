@@ -8,13 +8,13 @@ from typing import Any, Final
 from toolcrib.checks import checked
 from toolcrib.errors import BackendNotFound, ExecutionFailed, InvalidRequest, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.result_shapes import shape_of
 from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
 from toolcrib.names import nearest
 from toolcrib.providers.content import script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
 from toolcrib.schema import example
 from toolcrib.schema.compact import compact
+from toolcrib.schema.shape import shape_of
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
 from toolcrib.scripting.tools import ToolsByServer, tools_by_server, wait_for_servers
 from toolcrib.surfaces.digest import DigestWriter
