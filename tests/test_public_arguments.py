@@ -40,7 +40,15 @@ from toolcrib import (
 )
 from toolcrib.discovery import BaseDynamicToolProvider, Guard, MetaTools, Session, ToolSearchEngine
 from toolcrib.fields import String
-from toolcrib.options import Bm25Options, GatewayOptions, ScorerOptions, SearchOptions, SurfaceOptions, Token
+from toolcrib.options import (
+    AuthOptions,
+    Bm25Options,
+    GatewayOptions,
+    ScorerOptions,
+    SearchOptions,
+    SurfaceOptions,
+    Token,
+)
 from toolcrib.providers import wrappers
 from toolcrib.ranges import Constraint
 from toolcrib.registry import BackendConfig, Registry, ToolProcessor, ToolRegistry
@@ -149,6 +157,7 @@ LEFT_OUT: Mapping[str, str] = {
     "find_tools": "called by the gateway",
     "subscribe": "called by the gateway",
     "authenticate": "called by the server",
+    "caller_with": "called by the server",
     "decide": "called by the gateway",
     "scope": "called by the gateway",
     "statuses": "called by the gateway",
@@ -306,7 +315,11 @@ def example(name: str, annotation: Any) -> Any:
     return [*members, *fitting, *made, *VALUES.get(annotation, ())][0]
 
 
-VALUES: Mapping[Any, tuple[Any, ...]] = {Tool: (Tool(name="add"),), Caller: (Caller(id="me"),)}
+VALUES: Mapping[Any, tuple[Any, ...]] = {
+    Tool: (Tool(name="add"),),
+    Caller: (Caller(id="me"),),
+    AuthOptions: (AuthOptions(),),
+}
 
 
 def call(target: Target, wrong: str, value: object) -> Any:

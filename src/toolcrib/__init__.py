@@ -34,6 +34,7 @@ _HOMES: Final = {
     "Lexicon": "search.lexicon:Lexicon",
     "LocalTools": "providers.functions:LocalTools",
     "Many": "providers.combined:Many",
+    "OAuthResource": "server.oauth:OAuthResource",
     "Policy": "types:Policy",
     "Provider": "providers.base:Provider",
     "RequestProviders": "server.asgi:RequestProviders",

@@ -29,6 +29,7 @@ from toolcrib.search.vectors import Embedder as Embedder
 from toolcrib.server.asgi import CallerProviders as CallerProviders
 from toolcrib.server.asgi import RequestProviders as RequestProviders
 from toolcrib.server.auth import StaticTokens as StaticTokens
+from toolcrib.server.oauth import OAuthResource as OAuthResource
 from toolcrib.settings.loader import load_settings as load_settings
 from toolcrib.settings.options import Settings as Settings
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService as ToolDiscoveryService
@@ -71,6 +72,7 @@ __all__ = [
     "Lexicon",
     "LocalTools",
     "Many",
+    "OAuthResource",
     "Policy",
     "Provider",
     "RequestProviders",

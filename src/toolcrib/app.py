@@ -194,7 +194,12 @@ class App(ToolDecorator, ServableApp):
             self.shared.add(self.stored)
         self.facade = make_facade(self.gateway, self.settings.surfaces, self.scripts, order=self.servers.names)
         self._identity = {"name": name, "version": version, "title": title or name}
-        super().__init__(self.settings.http, authenticator=authenticator, problem=self.settings.http_problem)
+        super().__init__(
+            self.settings.http,
+            authenticator=authenticator,
+            problem=self.settings.http_problem,
+            auth=self.settings.auth,
+        )
         self.local.reserve(self.facade.meta_names)
         self.console: Any = None
         """The pages for the people who run the gateway, if the settings say where they are served; an ASGI app."""
@@ -215,7 +220,7 @@ class App(ToolDecorator, ServableApp):
             recorder=recorder,
             statuses=self.statuses,
             settings=lambda: self.settings,
-            authenticator=self._authenticator or self._static_tokens(self.settings.http),
+            authenticator=self._authenticator or self._own_authenticator(),
             problem="" if self._authenticator else self.settings.http_problem,
         )
 
@@ -417,7 +422,7 @@ class App(ToolDecorator, ServableApp):
 
     async def _reload(self, settings: Settings) -> SettingsChange:
         before = self.settings
-        self._check_tokens(settings.http, settings.http_problem)
+        self._check_tokens(settings.http, settings.auth, settings.http_problem)
         change = compare(before, settings, self._started_with)
         self.servers.replace(before.servers, settings.servers)
         if change.policy and self._own_policy is not None:
@@ -426,13 +431,14 @@ class App(ToolDecorator, ServableApp):
         if change.keywords:
             self.gateway.refresher.use_keywords(settings.gateway.keywords)
         if change.tokens:
-            self._replace_tokens(settings.http.tokens)
+            self._replace_tokens(settings.http.tokens, settings.auth)
         self.settings = replace(
             before,
             servers=settings.servers,
             policy=settings.policy,
             gateway=replace(before.gateway, keywords=settings.gateway.keywords),
             http=replace(before.http, tokens=settings.http.tokens),
+            auth=settings.auth,
             http_problem=settings.http_problem,
             files=settings.files,
             section=settings.section,

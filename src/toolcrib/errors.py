@@ -27,6 +27,7 @@
     │   ├── ScriptLimit                       it exceeded a limit of time, memory, calls or output
     │   └── SandboxUnavailable                no sandbox is available that is as safe as the settings require
     ├── NotAuthenticated                    no valid credential
+    ├── InsufficientScope                   a valid credential that lacks scopes; nothing was run
     ├── SettingsError                       a configuration that cannot be used
     └── MissingExtra                        an optional dependency is not installed
 
@@ -47,6 +48,7 @@ __all__ = [
     "ConnectionLost",
     "ExecutionFailed",
     "HandlerNotFound",
+    "InsufficientScope",
     "InvalidArguments",
     "InvalidName",
     "InvalidRequest",
@@ -281,6 +283,12 @@ class NotAuthenticated(ToolcribError):
     """The request carries no credential, or one that is not valid."""
 
     code = "not_authenticated"
+
+
+class InsufficientScope(ToolcribError):
+    """The credential is valid but lacks scopes; `data` has all `scopes` that are needed."""
+
+    code = "insufficient_scope"
 
 
 class SettingsError(ToolcribError):

@@ -16,7 +16,7 @@ from toolcrib.search.options import (
     SearchOptions,
     TiersOptions,
 )
-from toolcrib.server.options import HttpOptions, Token
+from toolcrib.server.options import AuthOptions, HttpOptions, IssuerOptions, Token
 from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
@@ -25,6 +25,7 @@ from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
 
 __all__ = [
     "ArgumentOverride",
+    "AuthOptions",
     "Bm25Options",
     "BreakerOptions",
     "CacheOptions",
@@ -34,6 +35,7 @@ __all__ = [
     "GatewayOptions",
     "GuardOptions",
     "HttpOptions",
+    "IssuerOptions",
     "Limits",
     "LocalOptions",
     "PastOptions",

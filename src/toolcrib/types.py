@@ -404,6 +404,11 @@ class Caller:
     """The organization that it belongs to, if there are several."""
     scopes: frozenset[str] = frozenset()
     """What its credential allows, for policies to judge."""
+    issuer: str | None = None
+    """Who vouches for it: the authorization server that issued its token."""
+    roles: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    """What the issuer says of it, for policies too."""
 
 
 LOCAL: Final = Caller(id="local")
@@ -427,14 +432,9 @@ class Decision(StrEnum):
 
 SHOW_ALL_META: Final = "toolcrib/showAll"
 """Key of a request's `_meta` that asks for every tool, for clients without headers."""
-
-
 SESSION_META: Final = "toolcrib/session"
 """The `_meta` key by which a client names its session if the protocol has none."""
-
 _MAX_HANDLE_CHARS: Final = 128
-
-
 PATH_META: Final = "toolcrib/path"
 """The `_meta` key of the ids of the gateways that a request passed through, the first one first."""
 

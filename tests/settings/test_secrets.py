@@ -18,6 +18,8 @@ SECRET = re.compile(r"secret|token|password|passwd|credential|auth|(?:^|_)key$|h
 NO_SECRETS = {
     "SurfaceOptions.tokens": "how tokens are counted",
     "SearchTable.tokens": "how tokens are counted",
+    "ToolcribTable.auth": "a table, whose own fields are looked at",
+    "Settings.auth": "the same",
     "PointsOptions.token": "points for a word",
 }
 EMPTY: tuple[Any, ...] = (None, "", (), {}, [], frozenset())

@@ -7,7 +7,8 @@ gets a JSON-RPC error, because SDK clients show its message whatever the HTTP st
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -26,13 +27,27 @@ from starlette.websockets import WebSocketClose
 
 from toolcrib.checks import checked
 from toolcrib.containment import contained
-from toolcrib.errors import ExecutionFailed, InvalidRequest, NotAuthenticated, NotFound, NotStarted, ToolcribError
+from toolcrib.errors import (
+    ExecutionFailed,
+    InsufficientScope,
+    InvalidRequest,
+    NotAuthenticated,
+    NotFound,
+    NotStarted,
+    ServerUnavailable,
+    StateUnavailable,
+    ToolcribError,
+)
 from toolcrib.providers.adapters import adapt
 from toolcrib.server.auth import (
     CALLER_KEY,
+    CHALLENGE,
+    HostRules,
+    Identity,
+    RequestAuthenticator,
     authenticator_routes,
     choose_authenticator,
-    is_loopback,
+    path_below_mount,
     sdk_user,
 )
 from toolcrib.server.context import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
@@ -58,17 +73,14 @@ ResolveCallerProviders = Callable[[Caller, Request], object | Awaitable[object]]
 """Returns the providers of a request by this caller."""
 
 _WELL_KNOWN: Final = "/.well-known/"
+LISTEN_METHOD: Final = "subscriptions/listen"
 _NO_ENDPOINT: Final = NotFound("There is no MCP endpoint at this path.", hint="Check the path; by default it is /mcp.")
-_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
-_WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 _MAX_SHOWN: Final = 100
 """Characters of a rejected header that an error repeats."""
 _RESOLVE_FAILED: Final = "The tools of this request could not be resolved; see the server's log for the cause."
 _RESOLVERS_KEY: Final = "toolcrib.caller_resolvers"
 """ASGI scope key: pairs of a `ResolveCallerProviders` to run after authentication, and the scope key for its result."""
 
-_CHALLENGE: Final = 'Bearer realm="toolcrib"'
-"""The `WWW-Authenticate` header of a 401 response, unless the authenticator has its own."""
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _BODY_HEADERS: Final = frozenset({"content-length", "content-type"})
@@ -255,13 +267,7 @@ class HostOriginMiddleware:
     def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
         self._app = app
         self._options = options
-        everywhere = options.host in _WILDCARDS
-        self._any_host = everywhere and not options.allowed_hosts
-        own = {*_LOOPBACK_NAMES} if everywhere or is_loopback(options.host) else set()
-        own |= set() if everywhere else {url_host(options.host)}
-        self._hosts = _lower_all((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
-        self._own = _lower_all(own)
-        self._origins = _lower_all(options.allowed_origins)
+        self._hosts = HostRules(options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self._problem(scope) if scope["type"] == "http" else None
@@ -281,9 +287,9 @@ class HostOriginMiddleware:
         host, origin = "".join(hosts).lower(), headers.get("origin", "").lower()
         # Health probes of a container use its address as the host; their responses hold nothing worth guarding.
         is_health = path_below_mount(scope) in HEALTH_PATHS
-        if not self._any_host and not is_health and not _matches(host, self._hosts):
+        if not is_health and not self._hosts.allows(host):
             return 421, _not_allowed("Host", host, "http.allowed_hosts")
-        if origin and not (_matches(origin, self._origins) or self._is_own_origin(origin, host)):
+        if origin and not self._hosts.allows_origin(origin, host):
             return 403, _not_allowed("Origin", origin, "http.allowed_origins")
         return None
 
@@ -297,12 +303,6 @@ class HostOriginMiddleware:
             return 431, _too_much(f"headers are larger than {options.max_head_bytes:,} bytes", "http.max_head_bytes")
         return None
 
-    def _is_own_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this server itself sent the request: other ports of this machine are other sites."""
-        scheme, _, address = origin.partition("://")
-        name = address if address in self._own else address.rpartition(":")[0]
-        return scheme in ("http", "https") and address == host and name in self._own
-
 
 def _too_much(what: str, setting: str) -> InvalidRequest:
     return InvalidRequest(f"The {what}; nothing was run.", hint=f"Send less, or raise {setting} in the settings.")
@@ -314,45 +314,6 @@ def _not_allowed(header: str, value: str, setting: str) -> InvalidRequest:
         f'{header} "{shown}" is not allowed here; nothing was run.',
         hint=f"Use the server's own address, or add it to {setting} in the server's settings.",
     )
-
-
-def url_host(host: str) -> str:
-    """The host in the form that URLs use.
-
-    >>> url_host("::1"), url_host("localhost")
-    ('[::1]', 'localhost')
-    """
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def path_below_mount(scope: Scope) -> str:
-    """The path of a request relative to where the app is mounted.
-
-    >>> path_below_mount({"path": "/tools/healthz", "root_path": "/tools"}), path_below_mount({"path": "/toolshed"})
-    ('/healthz', '/toolshed')
-    """
-    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    if not root:
-        return path
-    if path == root:
-        return "/"
-    return path.removeprefix(root) if path.startswith(f"{root}/") else path
-
-
-def _lower_all(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name.lower() for name in names)
-
-
-def _matches(value: str, allowed: frozenset[str]) -> bool:
-    """Whether the value is allowed literally, or with any port.
-
-    >>> _matches("localhost:80", frozenset({"localhost:*"})), _matches("localhost.evil.com", frozenset({"localhost:*"}))
-    (True, False)
-    """
-    if value in allowed:
-        return True
-    base, colon, port = value.rpartition(":")
-    return bool(colon) and port.isdigit() and f"{base}:*" in allowed
 
 
 @checked
@@ -452,12 +413,13 @@ class _ProviderInjector:
 
 
 class AuthenticationMiddleware:
-    """ASGI middleware: puts the caller into the scope, or answers 401."""
+    """ASGI middleware: puts the caller into the scope, or answers 401, 403 or 503."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator | None) -> None:
         """Without an authenticator, every request passes."""
         self._app = app
         self._authenticator = authenticator
+        self._identify = authenticator.identify if isinstance(authenticator, RequestAuthenticator) else self._plain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         authenticator = self._authenticator
@@ -465,19 +427,76 @@ class AuthenticationMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            caller = await authenticator.authenticate(Headers(scope=scope))
+            identity = await self._identify(scope)
         except NotAuthenticated as error:
-            await unauthorized(error, authenticator)(scope, receive, send)
+            await unauthorized(error, authenticator, scope)(scope, receive, send)
+        except InsufficientScope as error:
+            await forbidden(error, authenticator, scope)(scope, receive, send)
+        except (ServerUnavailable, StateUnavailable) as error:
+            await error_response(503, error, headers={"Retry-After": "10"})(scope, receive, send)
+        else:
+            await self._serve(identity, scope, receive, send)
+
+    async def _plain(self, scope: Scope) -> Identity:
+        assert self._authenticator is not None  # noqa: S101 - without one, nothing asks
+        return Identity(caller=await self._authenticator.authenticate(Headers(scope=scope)))
+
+    async def _serve(self, identity: Identity, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = identity.caller
+        known = {**scope, CALLER_KEY: caller, "user": sdk_user(caller)}
+        if identity.expires is None or not _is_stream(scope):
+            await self._app(known, receive, send)
             return
-        await self._app({**scope, CALLER_KEY: caller, "user": sdk_user(caller)}, receive, send)
+        # No stream outlives its token.
+        response = _StreamResponse(send)
+        with anyio.move_on_after(max(0.0, identity.expires - time.time())):
+            await self._app(known, receive, response.send)
+        await response.finish()
 
 
-def unauthorized(error: NotAuthenticated, authenticator: Authenticator | None = None) -> JSONResponse:
+def _is_stream(scope: Scope) -> bool:
+    """Whether the response is a stream that does not end by itself."""
+    return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == LISTEN_METHOD
+
+
+class _StreamResponse:
+    """A response that ends properly when what sends it is cancelled."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_open = False
+
+    async def send(self, message: Message) -> None:
+        """ASGI `send`."""
+        self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
+        await self._send(message)
+
+    async def finish(self) -> None:
+        """End a response that was begun and not ended."""
+        if self._is_open:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def unauthorized(
+    error: NotAuthenticated, authenticator: Authenticator | None = None, scope: Scope | None = None
+) -> JSONResponse:
     """A 401 response, with the authenticator's own challenge where it has one."""
-    challenge = _CHALLENGE
-    if isinstance(authenticator, AuthenticatorWithChallenge):
-        challenge = authenticator.challenge(error)
-    return error_response(401, error, headers={"WWW-Authenticate": challenge})
+    return error_response(401, error, headers={"WWW-Authenticate": _challenge(error, authenticator, scope)})
+
+
+def forbidden(error: InsufficientScope, authenticator: Authenticator, scope: Scope) -> JSONResponse:
+    """A 403 response that names the scopes that are needed."""
+    return error_response(403, error, headers={"WWW-Authenticate": _challenge(error, authenticator, scope)})
+
+
+def _challenge(
+    error: NotAuthenticated | InsufficientScope, authenticator: Authenticator | None, scope: Scope | None
+) -> str:
+    if scope is not None and isinstance(authenticator, RequestAuthenticator):
+        return authenticator.challenge_for(scope, error)
+    if isinstance(authenticator, AuthenticatorWithChallenge) and isinstance(error, NotAuthenticated):
+        return authenticator.challenge(error)
+    return CHALLENGE
 
 
 def error_response(

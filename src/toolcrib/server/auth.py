@@ -1,31 +1,44 @@
 """Authenticate callers of the HTTP server.
 
-Holds the bearer-token authenticator, and the mapping between callers and users of the SDK's or FastMCP's own
-authentication. Knows nothing of MCP requests.
+Holds the authenticator of static tokens, the one that joins it with other credentials, the rules for hosts, and the
+mapping between callers and users of the SDK's or FastMCP's own authentication. Knows nothing of MCP requests.
 """
 
 import hashlib
 import hmac
 import ipaddress
 import json
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken, principal_components
-from starlette.routing import BaseRoute
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from toolcrib.checks import checked
-from toolcrib.errors import NotAuthenticated, SettingsError
+from toolcrib.errors import InsufficientScope, NotAuthenticated, SettingsError
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.types import Authenticator, AuthenticatorWithRoutes, Caller
 
 CALLER_KEY: Final = "toolcrib.caller"
 """ASGI scope key under which authentication leaves the caller."""
 
+NO_TOKEN: Final = "No bearer token."  # noqa: S105 - a message
+"""The message of the error for a request without credentials."""
+CHALLENGE: Final = 'Bearer realm="toolcrib"'
+"""The `WWW-Authenticate` header of a 401 response, unless the authenticator has its own."""
+METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+"""Followed by the path of the resource (RFC 9728)."""
+_NOT_VALID: Final = "The bearer token is not valid."
 _SCHEME: Final = "bearer "
+_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+_WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 _HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
 
 
@@ -47,21 +60,152 @@ class StaticTokens:
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller whose token the `authorization` header carries. Raises `NotAuthenticated`."""
-        given = headers.get("authorization", "")
-        if given[: len(_SCHEME)].lower() != _SCHEME:
-            raise NotAuthenticated("No bearer token.", hint=_HINT)
-        digest = _digest(given[len(_SCHEME) :].strip())
+        found = self.caller_with(bearer_token(headers))
+        if found is None:
+            raise NotAuthenticated(_NOT_VALID, hint=_HINT)
+        return found
+
+    def caller_with(self, secret: str) -> Caller | None:
+        """The caller with this token, or None."""
+        if not self._callers:
+            return None
+        digest = _digest(secret)
         found: Caller | None = None
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
                 found = caller
-        if found is None:
-            raise NotAuthenticated("The bearer token is not valid.", hint=_HINT)
         return found
+
+
+def bearer_token(headers: Mapping[str, str]) -> str:
+    """The token of the `authorization` header. Raises `NotAuthenticated` without one."""
+    given = headers.get("authorization", "")
+    if given[: len(_SCHEME)].lower() != _SCHEME:
+        raise NotAuthenticated(NO_TOKEN, hint=_HINT)
+    return given[len(_SCHEME) :].strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A caller, and what is known of the credential that it showed."""
+
+    caller: Caller
+    expires: float | None = None
+    """When the credential expires, in seconds since the epoch; None if it does not."""
+    can_step_up: bool = False
+    """Whether the caller can get a token with more scopes."""
+
+
+@runtime_checkable
+class RequestAuthenticator(Authenticator, Protocol):
+    """An authenticator that looks at more than the headers: where the request was sent, and through which proxy."""
+
+    async def identify(self, scope: Scope) -> Identity:
+        """Raise like `authenticate`, and `InsufficientScope` or `ServerUnavailable`."""
+
+    def challenge_for(self, scope: Scope, error: NotAuthenticated | InsufficientScope) -> str:
+        """The `WWW-Authenticate` header of the response to this request."""
+
+    def endpoint_paths(self) -> Sequence[str]:
+        """Paths that are to be served in addition to the endpoint's own."""
+
+
+@runtime_checkable
+class ProtectedResource(RequestAuthenticator, Protocol):
+    """An authenticator whose callers get their tokens from authorization servers."""
+
+    def metadata(self, scope: Scope, path: str, mount: str) -> Response:
+        """The metadata of the resource at a path of the host, or 404; `mount` is where the app is below the host."""
 
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+class OtherCredentials(Protocol):
+    """Accepts credentials of one more kind, such as API keys."""
+
+    def recognizes(self, secret: str) -> bool:
+        """Whether the credential is of this kind, valid or not."""
+
+    async def identity(self, secret: str) -> Identity:
+        """The caller with this credential. Raises `NotAuthenticated`, or `StateUnavailable`."""
+
+
+class Credentials:
+    """Authenticator for everything that the settings accept: static tokens, keys, and tokens of issuers."""
+
+    def __init__(
+        self,
+        tokens: Sequence[Token],
+        *,
+        keys: OtherCredentials | None = None,
+        oauth: ProtectedResource | None = None,
+    ) -> None:
+        self._tokens = StaticTokens(tokens)
+        self._keys = keys
+        self._oauth = oauth
+
+    def replace(
+        self,
+        tokens: Sequence[Token],
+        *,
+        keys: OtherCredentials | None = None,
+        oauth: ProtectedResource | None = None,
+    ) -> None:
+        """Accept these from now on, and no others."""
+        self._tokens.replace(tokens)
+        self._keys, self._oauth = keys, oauth
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        """The caller of a request of which only the headers are known."""
+        own = await self._own(bearer_token(headers))
+        if own is not None:
+            return own.caller
+        if self._oauth is None:
+            raise NotAuthenticated(_NOT_VALID, hint=_HINT)
+        return await self._oauth.authenticate(headers)
+
+    async def identify(self, scope: Scope) -> Identity:
+        """The caller of a request. Raises `NotAuthenticated`, `InsufficientScope`, `ServerUnavailable`."""
+        own = await self._own(bearer_token(Headers(scope=scope)))
+        if own is not None:
+            return own
+        if self._oauth is None:
+            raise NotAuthenticated(_NOT_VALID, hint=_HINT)
+        return await self._oauth.identify(scope)
+
+    async def _own(self, secret: str) -> Identity | None:
+        caller = self._tokens.caller_with(secret)
+        if caller is not None:
+            return Identity(caller=caller)
+        if self._keys is not None and self._keys.recognizes(secret):
+            return await self._keys.identity(secret)
+        return None
+
+    def challenge_for(self, scope: Scope, error: NotAuthenticated | InsufficientScope) -> str:
+        """The challenge, which leads to the issuers where there are any."""
+        return CHALLENGE if self._oauth is None else self._oauth.challenge_for(scope, error)
+
+    def endpoint_paths(self) -> Sequence[str]:
+        """Paths of issuers that have one of their own."""
+        return () if self._oauth is None else self._oauth.endpoint_paths()
+
+    def routes(self, mount: str = "") -> Sequence[BaseRoute]:
+        """The metadata of the issuers, wherever the settings have some by then."""
+
+        async def metadata(request: Request) -> Response:
+            oauth = self._oauth
+            if oauth is None:
+                return JSONResponse({"error": "not_found"}, status_code=404)
+            return oauth.metadata(request.scope, request.path_params["path"], mount)
+
+        return (Route(f"{METADATA_PATH}{{path:path}}", metadata, methods=["GET"]),)
+
+
+def extra_paths(authenticator: Authenticator | None) -> Sequence[str]:
+    """Paths that the authenticator wants served beside the endpoint's own."""
+    return authenticator.endpoint_paths() if isinstance(authenticator, RequestAuthenticator) else ()
 
 
 def choose_authenticator(options: HttpOptions, authenticator: Authenticator | None) -> Authenticator | None:
@@ -74,7 +218,7 @@ def choose_authenticator(options: HttpOptions, authenticator: Authenticator | No
     if authenticator is None and not is_loopback(options.host):
         raise SettingsError(
             f"Refusing to serve on {options.host} without a token: anyone who can reach it could call every tool.",
-            hint="Set http.tokens in the configuration, or TOOLCRIB_TOKEN, or bind to 127.0.0.1.",
+            hint="Set http.tokens or auth.issuers in the settings, or TOOLCRIB_TOKEN, or bind to 127.0.0.1.",
         )
     return authenticator
 
@@ -135,3 +279,69 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+class HostRules:
+    """Which Host and Origin headers are accepted."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        everywhere = options.host in _WILDCARDS
+        self.any_host = everywhere and not options.allowed_hosts
+        own = {*_LOOPBACK_NAMES} if everywhere or is_loopback(options.host) else set()
+        own |= set() if everywhere else {url_host(options.host)}
+        self._hosts = _lower_all((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
+        self._own = _lower_all(own)
+        self._origins = _lower_all(options.allowed_origins)
+
+    def allows(self, host: str) -> bool:
+        """Whether requests to this host, in lower case, are served."""
+        return self.any_host or _matches(host, self._hosts)
+
+    def allows_origin(self, origin: str, host: str) -> bool:
+        """Whether pages of this origin may send requests to the host; both are in lower case."""
+        return _matches(origin, self._origins) or self._is_own_origin(origin, host)
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of this server itself sent the request: other ports of this machine are other sites."""
+        scheme, _, address = origin.partition("://")
+        name = address if address in self._own else address.rpartition(":")[0]
+        return scheme in ("http", "https") and address == host and name in self._own
+
+
+def url_host(host: str) -> str:
+    """The host in the form that URLs use.
+
+    >>> url_host("::1"), url_host("localhost")
+    ('[::1]', 'localhost')
+    """
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def path_below_mount(scope: Scope) -> str:
+    """The path of a request relative to where the app is mounted.
+
+    >>> path_below_mount({"path": "/tools/healthz", "root_path": "/tools"}), path_below_mount({"path": "/toolshed"})
+    ('/healthz', '/toolshed')
+    """
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    if not root:
+        return path
+    if path == root:
+        return "/"
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+
+
+def _lower_all(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+def _matches(value: str, allowed: frozenset[str]) -> bool:
+    """Whether the value is allowed literally, or with any port.
+
+    >>> _matches("localhost:80", frozenset({"localhost:*"})), _matches("localhost.evil.com", frozenset({"localhost:*"}))
+    (True, False)
+    """
+    if value in allowed:
+        return True
+    base, colon, port = value.rpartition(":")
+    return bool(colon) and port.isdigit() and f"{base}:*" in allowed

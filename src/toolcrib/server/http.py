@@ -26,7 +26,8 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import InvalidRequest, NotStarted, SettingsError
-from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, body_too_large, error_response, url_host
+from toolcrib.server.asgi import LISTEN_METHOD, HttpApp, LifespanContext, Readiness, body_too_large, error_response
+from toolcrib.server.auth import extra_paths, url_host
 from toolcrib.server.connections import bounded_protocol
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
 from toolcrib.server.handlers import end_streams
@@ -39,9 +40,6 @@ from toolcrib.upstream.bounds import Meter
 
 _STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
 """A request that contains one of these may want notifications before its response."""
-
-
-_LISTEN_METHOD: Final = "subscriptions/listen"
 
 
 _LAST_EVENT_ID: Final = b"last-event-id"
@@ -105,7 +103,7 @@ def http_app(
         options,
         ready=ready,
         authenticator=authenticator,
-        paths=None if anywhere else (options.path,),
+        paths=None if anywhere else (options.path, *extra_paths(authenticator)),
         end_streams=lambda: end_streams(server),
         owner=owner,
     )
@@ -153,7 +151,7 @@ class StreamableHttpEndpoint:
         if body is None:
             return
         replay, splicer = _ReplayBody(body, receive), Splicer(send)
-        if headers.get("mcp-method") == _LISTEN_METHOD:
+        if headers.get("mcp-method") == LISTEN_METHOD:
             await plain.handle_stateless(scope, replay, send)
             return
         scope = {**scope, SPLICES_KEY: splicer.splices}

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cache
@@ -18,9 +18,10 @@ from weakref import WeakSet
 import anyio
 import anyio.abc
 
+from toolcrib.checks import checked
 from toolcrib.containment import InternalCancellation, contained, record_call_error
 from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, SettingsError, ToolcribError, check_type
-from toolcrib.server.options import HttpOptions, Token
+from toolcrib.server.options import AuthOptions, HttpOptions, Token
 from toolcrib.types import Authenticator
 
 _T = TypeVar("_T")
@@ -197,14 +198,17 @@ class ServableApp(Lifecycle):
     server: Any
     """The SDK's `Server`; untyped, because that type takes long to import."""
 
-    def __init__(self, options: HttpOptions, *, authenticator: Authenticator | None, problem: str) -> None:
+    def __init__(
+        self, options: HttpOptions, *, authenticator: Authenticator | None, problem: str, auth: AuthOptions
+    ) -> None:
         """`problem` is why serving HTTP without an authenticator is refused; empty if it is allowed."""
         super().__init__()
         self._options = options
+        self._auth = auth
         self._authenticator = authenticator
         self._http_problem = problem
-        self._tokens: Any = None
-        """The `StaticTokens` of the options, once HTTP is served with them."""
+        self._credentials: Any = None
+        """The `Credentials` of the options, once HTTP is served with them."""
         self._is_open = False
         """Whether HTTP is served to clients without any authentication."""
         self._mounts: dict[_Transport, AsgiApp] = {}
@@ -293,7 +297,7 @@ class ServableApp(Lifecycle):
             raise SettingsError(self._http_problem)
         if anywhere and transport in self._mounts:
             return self._mounts[transport]
-        authenticator = self._authenticator or self._static_tokens(options)
+        authenticator = self._authenticator or self._own_authenticator()
         self._is_open |= authenticator is None
         http = lazy_module("http")
         make = http.sse_app if transport == "sse" else http.http_app
@@ -312,30 +316,57 @@ class ServableApp(Lifecycle):
                 mount.run_soon(self._group)
         return mount
 
-    def _static_tokens(self, options: HttpOptions) -> Authenticator | None:
-        if self._tokens is None and options.tokens:
-            self._tokens = lazy_module("auth").StaticTokens(options.tokens)
-        tokens: Authenticator | None = self._tokens
-        return tokens
+    @checked
+    def auth_routes(self, mount: str = "") -> Sequence[Any]:
+        """Starlette routes of the metadata that OAuth clients look for at the root of a host.
 
-    def _check_tokens(self, options: HttpOptions, problem: str) -> None:
-        """Raise `SettingsError` if the tokens of the options cannot replace those in use."""
+        Add them to the app that mounts this one; `mount` is where.
+        """
+        authenticator = self._authenticator or self._own_authenticator()
+        routes = getattr(authenticator, "routes", None)
+        return () if routes is None else tuple(routes(mount) if authenticator is self._credentials else routes())
+
+    def _own_authenticator(self) -> Authenticator | None:
+        """The authenticator for what the settings accept; None if they accept anyone."""
+        if self._credentials is None and (self._options.tokens or self._auth.enabled):
+            self._credentials = lazy_module("auth").Credentials(
+                self._options.tokens, **self._more_credentials(self._auth)
+            )
+        own: Authenticator | None = self._credentials
+        return own
+
+    def _more_credentials(self, auth: AuthOptions) -> dict[str, Any]:
+        """What identifies callers beside static tokens. Raises `SettingsError` for options that cannot be used."""
+        if not auth.issuers:
+            return {}
+        oauth = lazy_module("oauth").OAuthResource(auth, self._options)
+        oauth.check_hosts()
+        return {"oauth": oauth}
+
+    def _check_tokens(self, options: HttpOptions, auth: AuthOptions, problem: str) -> None:
+        """Raise `SettingsError` if the credentials of the options cannot replace those in use."""
         if self._authenticator is None and problem and not self._http_problem:
             raise SettingsError(problem, hint="The tokens of before stay valid.")
-        if self._is_open and options.tokens:
+        if self._is_open and (options.tokens or auth.enabled):
             raise SettingsError(
                 "Clients without a token are served, which cannot be changed while they are connected.",
                 hint="Restart toolcrib to require tokens.",
             )
+        if self._credentials is not None:
+            self._more_credentials(auth)
 
-    def _replace_tokens(self, tokens: tuple[Token, ...]) -> None:
-        """Accept other tokens. Streams end, so that no stream outlives its token; clients open them again."""
-        self._options = replace(self._options, tokens=tokens)
-        if self._tokens is not None:
-            self._tokens.replace(tokens)
-            lazy_module("handlers").end_streams(self.server)
-            for app in tuple(self._http_apps):
-                app.end_session_streams()
+    def _replace_tokens(self, tokens: tuple[Token, ...], auth: AuthOptions) -> None:
+        """Accept other credentials. Streams end, so that no stream outlives its token; clients open them again."""
+        self._options, self._auth = replace(self._options, tokens=tokens), auth
+        if self._credentials is not None:
+            self._credentials.replace(tokens, **self._more_credentials(auth))
+            self.end_authenticated_streams()
+
+    def end_authenticated_streams(self) -> None:
+        """End the open streams, which clients open again with a credential that is valid then."""
+        lazy_module("handlers").end_streams(self.server)
+        for app in tuple(self._http_apps):
+            app.end_session_streams()
 
     def _http_options(self, host: str | None, port: int | None) -> HttpOptions:
         own = self._options

@@ -1,10 +1,12 @@
-"""Server settings: the HTTP address, its guards, and static bearer tokens.
+"""Server settings: the HTTP address, its guards, static bearer tokens, and authorization servers.
 
 Frozen values without heavy imports, so that reading settings does not load the server.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from toolcrib.checks import checked
 from toolcrib.ranges import Count, Delay, Seconds, whole_from
@@ -70,3 +72,140 @@ class HttpOptions:
     """How long a connection without a request stays open, in seconds."""
     drain_s: Delay = 2.5
     """How long running calls may take to finish after SIGTERM, in seconds."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose `X-Forwarded-Host`, `-Proto` and `-Prefix` headers are believed."""
+
+
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Signatures of tokens that can be verified with a public key alone."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuerOptions:
+    """An authorization server whose access tokens are accepted, and what their claims mean."""
+
+    issuer: str
+    """Its identifier, exactly as the claim `iss` of its tokens has it."""
+    path: str = ""
+    """The path of the endpoint that its tokens are for, such as `/acme`; empty for the endpoint's own."""
+    audience: tuple[str, ...] = ()
+    """What tokens must be made for, one of these; empty for the address of the endpoint."""
+    jwks_url: str = ""
+    """Where its keys are; empty to read it from the issuer's metadata."""
+    introspection_url: str = ""
+    """Where tokens that are no JWTs are checked (RFC 7662); empty refuses them."""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    """How the gateway authenticates itself there."""
+    caller_claim: str = "sub"
+    tenant: str | None = None
+    """The tenant of all its callers. Without `tenant` and `tenant_claim`, the issuer is their tenant."""
+    tenant_claim: str = ""
+    tenants: tuple[str, ...] = ()
+    """The tenants that `tenant_claim` may name; empty for any, if there is no other issuer."""
+    scopes_claim: str = ""
+    """The claim with scopes; empty for `scope`, else `scp`."""
+    roles_claim: str = "roles"
+    groups_claim: str = "groups"
+    """Claims with names. A name with dots leads into objects, as in `realm_access.roles`."""
+    id_tokens: bool = False
+    """Whether its ID tokens are accepted too, for issuers whose access tokens only they can read."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthOptions:
+    """How callers prove who they are, besides the static tokens of `HttpOptions`."""
+
+    issuers: tuple[IssuerOptions, ...] = ()
+    resource: str = ""
+    """The address of the endpoint as clients know it, such as `https://tools.example/mcp`, which tokens must be for.
+
+    Empty for the address that a request was sent to, which needs `allowed_hosts` or a loopback address.
+    """
+    scopes: tuple[str, ...] = ()
+    """Scopes that every token of an issuer needs."""
+    step_up: bool = False
+    """Whether a call that a caller may see but not make is answered with the scopes that it lacks."""
+    algorithms: tuple[str, ...] = ALGORITHMS
+    """Accepted signatures."""
+    leeway_s: Delay = 30
+    """By how much the clocks of issuers may differ from this one, in seconds."""
+    recheck_s: Seconds = 300
+    """How long a verified JWT is taken as verified, in seconds, at most until it expires."""
+    introspect_s: Delay = 30
+    """The same for a token that was introspected; meanwhile its revocation goes unnoticed."""
+    private_hosts: tuple[str, ...] = ()
+    """Hosts of issuers that may have private addresses, and be spoken to without TLS."""
+    api_keys: bool = False
+    """Whether the keys that `toolcrib tokens` made are accepted."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything but static tokens identifies callers."""
+        return bool(self.issuers or self.api_keys)
+
+    def problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Yield what cannot be used: the field, and what is wrong with it."""
+        if self.resource and not _is_web_address(self.resource):
+            yield ("resource",), "must be an address such as https://tools.example/mcp, without a query"
+        for name in self.algorithms:
+            if name not in ALGORITHMS:
+                yield ("algorithms",), f"cannot have {name:.20}; the choices are {', '.join(ALGORITHMS)}"
+        for place, issuer in enumerate(self.issuers):
+            for name, message in self._issuer_problems(issuer):
+                yield ("issuers", place, name), message
+        yield from self._shared_tenants()
+        yield from self._shared_endpoints()
+
+    def _issuer_problems(self, issuer: IssuerOptions) -> Iterator[tuple[str, str]]:
+        for name in ("issuer", "jwks_url", "introspection_url"):
+            url = getattr(issuer, name)
+            if (url or name == "issuer") and not self._may_ask(url):
+                yield name, "must be an https address; http needs its host in private_hosts"
+        if issuer.path and (not issuer.path.startswith("/") or issuer.path.endswith("/")):
+            yield "path", 'must begin with "/" and not end with it, such as /acme'
+        if issuer.tenant is not None and issuer.tenant_claim:
+            yield "tenant", "cannot be combined with tenant_claim; remove one of them"
+        if issuer.introspection_url and not (issuer.client_id and issuer.client_secret):
+            yield "introspection_url", "needs client_id and client_secret, which issuers ask for there"
+
+    def _may_ask(self, url: str) -> bool:
+        return _is_web_address(url) and (url.startswith("https://") or urlsplit(url).hostname in self.private_hosts)
+
+    def _shared_tenants(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Issuers that could name each other's callers: a caller's id is unique within its issuer only."""
+        taken: dict[str, str] = {}
+        for place, issuer in enumerate(self.issuers):
+            if issuer.tenant_claim and not issuer.tenants and len(self.issuers) > 1:
+                yield (
+                    ("issuers", place, "tenant_claim"),
+                    "needs tenants, the list of those that it may name, because there are other issuers",
+                )
+            for tenant in issuer.tenants if issuer.tenant_claim else (issuer.tenant or issuer.issuer,):
+                if taken.setdefault(tenant, issuer.issuer) != issuer.issuer:
+                    message = f"has callers of the tenant {tenant:.60}, as another issuer has; they could be confused"
+                    yield ("issuers", place), message
+
+    def _shared_endpoints(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        seen: set[tuple[str, str]] = set()
+        opaque: set[str] = set()
+        for place, issuer in enumerate(self.issuers):
+            if (issuer.issuer, issuer.path) in seen:
+                yield ("issuers", place, "issuer"), "is in the list twice, for the same path"
+            seen.add((issuer.issuer, issuer.path))
+            if issuer.introspection_url and issuer.path in opaque:
+                message = "is the second of one path: a token that is no JWT does not say whose it is"
+                yield ("issuers", place, "introspection_url"), message
+            opaque |= {issuer.path} if issuer.introspection_url else set()
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        usable = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or parts.username or parts.password)
+    return usable and plain and parts.scheme in ("http", "https") and bool(parts.hostname)

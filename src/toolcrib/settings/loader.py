@@ -138,6 +138,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         sandbox=table.scripts.sandbox,
         script_folder=_script_folder(place, folder),
         http=replace(table.http_options(), tokens=tokens),
+        auth=secrets.auth(place),
         files=() if keywords_file is None else (keywords_file,),
         state=secrets.state(place, table.state_options(folder, default_state_file(secrets.variables.environ))),
         telemetry=table.telemetry_options(),

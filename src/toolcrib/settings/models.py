@@ -26,7 +26,7 @@ from toolcrib.ranges import Constraint, Count, Natural, Seconds, Share, whole_fr
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import PastOptions, Scorer, SearchOptions
-from toolcrib.server.options import HEALTH_PATHS, HttpOptions
+from toolcrib.server.options import HEALTH_PATHS, AuthOptions, HttpOptions
 from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
 from toolcrib.state.options import StateOptions
@@ -245,6 +245,7 @@ class HttpTable(Table):
     session_idle_s: Seconds | None = None
     keep_alive_s: Seconds | None = None
     drain_s: Seconds | None = None
+    trusted_proxies: tuple[str, ...] = ()
 
 
 def _state_problem(path: str) -> str:
@@ -337,6 +338,7 @@ class ToolcribTable(Table):
     sessions: SessionOptions = Field(default_factory=SessionOptions)
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
+    auth: AuthOptions = Field(default_factory=AuthOptions)
     telemetry: TelemetryTable = Field(default_factory=TelemetryTable)
     console: ConsoleTable = Field(default_factory=ConsoleTable)
     env_file: NonEmpty | None = None

@@ -10,7 +10,7 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.ranges import Count
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
-from toolcrib.server.options import HttpOptions
+from toolcrib.server.options import AuthOptions, HttpOptions
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import Policy
@@ -81,6 +81,8 @@ class Settings:
     http: HttpOptions = field(default_factory=HttpOptions)
     http_problem: str = ""
     """Why HTTP must not be served: a secret that is not to be had. Empty when all is well."""
+    auth: AuthOptions = field(default_factory=AuthOptions)
+    """Whose tokens are accepted over HTTP, besides `http.tokens`."""
     telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
     console: ConsoleOptions = field(default_factory=ConsoleOptions)
     state: StateOptions = field(default_factory=StateOptions)

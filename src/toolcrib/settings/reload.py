@@ -25,6 +25,7 @@ _APPLIED: Final = frozenset(
         ("max_message_bytes",),
         ("http", "tokens"),
         ("http", "tokens_file"),
+        *(("auth", key) for key in ("issuers", "scopes", "algorithms", "leeway", "private_hosts", "api_keys")),
         ("search", "keywords"),
         *(("timeouts", key) for key in ("start", "list", "call")),
     }
@@ -92,7 +93,7 @@ def compare(before: Settings, after: Settings, started_with: Settings | None = N
         changed=tuple(name for name in new if name in old and old[name] != new[name]),
         policy=before.section.get("policy") != after.section.get("policy"),
         keywords=before.gateway.keywords != after.gateway.keywords,
-        tokens=before.http.tokens != after.http.tokens,
+        tokens=before.http.tokens != after.http.tokens or before.auth != after.auth,
         needs_restart=tuple(_different(started.section, after.section)),
     )
 

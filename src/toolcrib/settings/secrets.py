@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from toolcrib.server.options import Token
+from toolcrib.server.options import AuthOptions, Token
 from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
 from toolcrib.settings.env import VariableExpander, VariableSource
 from toolcrib.settings.models import TokenTable, ToolcribTable
@@ -22,7 +22,7 @@ AUTH_VARIABLE: Final = "TOOLCRIB_TOKEN"
 _MIN_CHARS: Final = 16
 _WEAK: Final = f"a secret of fewer than {_MIN_CHARS} characters, which can be guessed"
 _URL_SECRET: Final = re.compile(r"[a-z]+://[^/@]*:(?!\$\{)[^/@]+@")
-_VARIABLE: Final = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*\}")
+_REFERENCE: Final = re.compile(r"\$\{(?:(?:env:)?[A-Za-z_][A-Za-z0-9_]*|(?:keyring|file|cmd):[^{}]+)\}")
 
 
 class FileToken(Table):
@@ -67,6 +67,17 @@ class SecretReader:
             self.missing.append(f"{where} is too short: it needs at least {_MIN_CHARS} characters")
         return key if len(key) >= _MIN_CHARS else None
 
+    def auth(self, place: Place[ToolcribTable]) -> AuthOptions:
+        """The options of issuers, with their secrets."""
+        options = place.table.auth
+        for at, message in options.problems():
+            place.add(message, "auth", *at)
+        issuers = []
+        for position, issuer in enumerate(options.issuers):
+            secret = self._variable(place, issuer.client_secret, "auth", "issuers", position, "client_secret")
+            issuers.append(replace(issuer, client_secret=secret))
+        return replace(options, issuers=tuple(issuers))
+
     def state(self, place: Place[ToolcribTable], options: StateOptions) -> StateOptions:
         """The options with the address of Redis and its password, if the file names them."""
         table = place.table.state
@@ -83,10 +94,10 @@ class SecretReader:
             return options
         return replace(options, url=url or None, password=password)
 
-    def _variable(self, place: Place[ToolcribTable], given: str | None, *keys: str) -> str:
+    def _variable(self, place: Place[ToolcribTable], given: str | None, *keys: str | int) -> str:
         """The secret that a variable holds; empty if there is none. Report one that the file spells out."""
         text, at = (given or "").strip(), place.path(*keys)
-        if text and not _VARIABLE.fullmatch(text):
+        if text and not _REFERENCE.fullmatch(text):
             place.problems.add(at, "is a secret, which does not belong in this file; write ${NAME} and set NAME")
             return ""
         return self._filled(text, at)

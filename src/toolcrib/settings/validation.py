@@ -32,14 +32,14 @@ _SWITCHES: Final = frozenset({"breaker", "retry", "cache", "past_requests"})
 """Tables that `true` turns on as they are by default, and `false` turns off."""
 _FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
 _SECRETS: Final = frozenset(
-    {"tokens", "token", "approval_key", "password", "env", "headers", "url", "server_url", "http_url"}
+    {"tokens", "token", "approval_key", "password", "client_secret", "env", "headers", "url", "server_url", "http_url"}
 )
 _LITERAL_SECRETS: Final = frozenset({"token", "secret", "value"})
 _REPLACED: Final = {
     "start_grace": "set search_wait for the first search, and list_wait for the first list, in seconds",
 }
 """Settings of earlier versions, each with what to write instead."""
-_LISTS_OF_TABLES: Final = frozenset({"tokens", "rules"})
+_LISTS_OF_TABLES: Final = frozenset({"tokens", "rules", "issuers"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (type(None), "null"),

@@ -1,0 +1,412 @@
+"""What authorization servers publish and answer: their metadata, their keys, and what they say of a token.
+
+Every answer is bounded in size and time, comes from the host it is expected of, and never from a redirect. A host that
+resolves to an address which is not public is refused, unless the settings name it: otherwise the owner of a name
+could have the gateway ask servers that only it can reach.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import math
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+from urllib.parse import quote_plus, urlsplit
+
+import aiohttp
+import jwt
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from toolcrib.errors import NotAuthenticated, ServerUnavailable
+from toolcrib.server.options import ALGORITHMS, AuthOptions, IssuerOptions
+
+logger = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES: Final = 256 * 1024
+"""The largest answer of an issuer that is read."""
+FETCH_TIMEOUT_S: Final = 5.0
+_MAX_KEYS: Final = 100
+_KEYS_FRESH_S: Final = 600.0
+"""How long keys are used before they are read again."""
+_KEYS_USABLE_S: Final = 24 * 3600.0
+"""How long they are used if they cannot be read again."""
+_REREAD_AFTER_S: Final = 30.0
+"""The least time between two attempts to read keys: a flood of tokens with unknown keys asks an issuer once."""
+_MODULUS_CHARS: Final = 1400
+"""Of an RSA key of 8192 bits. Verifying takes longer with larger ones; the library refuses small ones."""
+_CURVES: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA", "Ed448": "EdDSA"}
+_EXPONENT_CHARS: Final = 8
+_MAX_TRIED: Final = 4
+"""Keys that are tried for a token that names none."""
+_ALL: Final = frozenset(ALGORITHMS)
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_ACCESS_TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+_NOT_ACCESS: Final = frozenset({"ID", "Refresh", "Offline", "Logout"})
+"""What Keycloak writes into the claim `typ` of tokens that are no access tokens."""
+_ID_CLAIMS: Final = frozenset({"nonce", "at_hash", "c_hash"})
+"""Claims that only ID tokens have."""
+LOG_IN: Final = "Log in again."
+_OK: Final = 200
+
+
+class Fetch(Protocol):
+    """Reads JSON from an issuer."""
+
+    async def __call__(
+        self, url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None
+    ) -> Any:
+        """GET the address, or POST the form there as this user. Raises `ServerUnavailable`."""
+
+
+class IssuerFetch:
+    """Reads JSON from issuers over HTTP, within bounds, from public addresses and hosts that may be private."""
+
+    def __init__(self, private_hosts: Sequence[str] = (), *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
+        self._private_hosts = frozenset(private_hosts)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def __call__(
+        self, url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None
+    ) -> Any:
+        """GET the address, or POST the form there as this user. Raises `ServerUnavailable`."""
+        host = urlsplit(url).hostname or ""
+        try:
+            self._check(url, host)
+            body = await self._read(url, host, form, auth)
+            return json.loads(body)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unavailable(host, f"it cannot be reached ({type(error).__name__})") from error
+        except (ValueError, RecursionError) as error:
+            raise _unavailable(host, "its answer is not JSON") from error
+
+    def _check(self, url: str, host: str) -> None:
+        if not url.startswith("https://") and host not in self._private_hosts:
+            raise _unavailable(host, "its address is not https")
+        if host not in self._private_hosts and _is_private(host):
+            raise _not_public(host)
+
+    async def _read(self, url: str, host: str, form: Mapping[str, str] | None, auth: tuple[str, str] | None) -> bytes:
+        resolver = _PublicResolver(self._private_hosts)
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        if auth is not None:
+            headers["Authorization"] = _basic(*auth)
+        async with (
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False),
+                timeout=self._timeout,
+                trust_env=False,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            ) as session,
+            session.request(
+                "GET" if form is None else "POST", url, data=form, headers=headers, allow_redirects=False
+            ) as answer,
+        ):
+            if answer.status != _OK:
+                raise _unavailable(host, f"it answered HTTP {answer.status}")
+            return await _bounded(answer.content, host)
+
+
+async def _bounded(content: aiohttp.StreamReader, host: str) -> bytes:
+    parts, size = list[bytes](), 0
+    async for part in content.iter_any():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise _unavailable(host, f"its answer is larger than {MAX_ANSWER_BYTES:,} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+class _PublicResolver(AbstractResolver):
+    """Resolves host names, and refuses addresses that are not public. Connections are made to just these addresses."""
+
+    def __init__(self, private_hosts: frozenset[str]) -> None:
+        self._resolver = ThreadedResolver()
+        self._private_hosts = private_hosts
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        if host not in self._private_hosts and any(_is_private(one["host"]) for one in found):
+            raise _not_public(host)
+        return found
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+def _is_private(address: str) -> bool:
+    """Whether the text is an IP address that is not public, also where IPv6 wraps IPv4; false for a name.
+
+    >>> [_is_private(one) for one in ("127.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "64:ff9b::a00:1")]
+    [True, True, True, True]
+    >>> _is_private("1.1.1.1"), _is_private("login.example")
+    (False, False)
+    """
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        wrapped = ip.ipv4_mapped or ip.sixtofour
+        if ip in _NAT64:
+            wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if wrapped is not None:
+            return not wrapped.is_global or wrapped.is_multicast
+    return not ip.is_global or ip.is_multicast
+
+
+def _not_public(host: str) -> ServerUnavailable:
+    return ServerUnavailable(
+        f"The authorization server {host} has an address that is not public.",
+        hint="If that is meant, add the host to auth.private_hosts in the gateway's settings.",
+    )
+
+
+def _unavailable(host: str, why: str) -> ServerUnavailable:
+    return ServerUnavailable(f"The authorization server {host} cannot be used: {why}.", hint="Try again in a minute.")
+
+
+def _basic(user: str, password: str) -> str:
+    # RFC 6749: both are form-encoded first.
+    return aiohttp.encode_basic_auth(quote_plus(user), quote_plus(password))
+
+
+# -- metadata and keys -------------------------------------------------------------------------------------------------
+
+
+def metadata_urls(issuer: str) -> tuple[str, ...]:
+    """Where the metadata of an issuer can be: as OpenID Connect has it, and as RFC 8414 has it.
+
+    >>> metadata_urls("https://login.example/acme")[1]
+    'https://login.example/.well-known/oauth-authorization-server/acme'
+    """
+    parts = urlsplit(issuer)
+    path = parts.path.rstrip("/")
+    return (
+        f"{issuer.rstrip('/')}/.well-known/openid-configuration",
+        f"{parts.scheme}://{parts.netloc}/.well-known/oauth-authorization-server{path}",
+    )
+
+
+async def read_metadata(issuer: str, fetch: Fetch) -> Mapping[str, Any]:
+    """The metadata of an issuer, which must name it. Raises `ServerUnavailable`."""
+    failure: ServerUnavailable | None = None
+    for url in metadata_urls(issuer):
+        try:
+            found = await fetch(url)
+        except ServerUnavailable as error:
+            failure = failure or error
+            continue
+        if isinstance(found, dict) and found.get("issuer") == issuer:
+            return found
+        failure = _unavailable(urlsplit(issuer).hostname or "", "its metadata names another issuer")
+    raise failure or _unavailable(urlsplit(issuer).hostname or "", "it has no metadata")
+
+
+class KeySet:
+    """The public keys of an issuer: read when needed, read again when they are old or a key is unknown."""
+
+    def __init__(self, options: IssuerOptions, fetch: Fetch, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._fetch = fetch
+        self._clock = clock
+        self._url = options.jwks_url
+        self._keys: tuple[_Key, ...] = ()
+        self._read_at: float | None = None
+        self._tried_at: float | None = None
+        self._failure: ServerUnavailable | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def candidates(self, kid: object, algorithm: str) -> Sequence[jwt.PyJWK]:
+        """The keys that may have signed a token with this header. Raises `ServerUnavailable` if none could be read."""
+        age = None if self._read_at is None else self._clock() - self._read_at
+        found = self._matching(kid, algorithm)
+        if not found or age is None or age > _KEYS_USABLE_S:
+            await self._read_again()
+            found = self._matching(kid, algorithm)
+        elif age > _KEYS_FRESH_S:
+            self._start_reading()
+        if self._read_at is None or self._clock() - self._read_at > _KEYS_USABLE_S:
+            raise self._failure or _unavailable(urlsplit(self._options.issuer).hostname or "", "its keys are unknown")
+        return found
+
+    def _matching(self, kid: object, algorithm: str) -> list[jwt.PyJWK]:
+        fitting = [key for key in self._keys if key.fits(kid, algorithm)]
+        parsed = (key.parsed(algorithm) for key in fitting[:_MAX_TRIED])
+        return [key for key in parsed if key is not None]
+
+    async def _read_again(self) -> None:
+        """Wait for a reading, if one is under way or the last attempt is long enough ago."""
+        self._start_reading()
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+
+    def _start_reading(self) -> None:
+        now = self._clock()
+        if self._reading is not None or (self._tried_at is not None and now - self._tried_at < _REREAD_AFTER_S):
+            return
+        self._tried_at = now
+        self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            url = self._url or await self._find_url()
+            self._keys = _parse_keys(await self._fetch(url), url)
+            self._url, self._read_at, self._failure = url, self._clock(), None
+        except ServerUnavailable as error:
+            self._failure, self._url = error, self._options.jwks_url
+            logger.warning("cannot read the keys of issuer %s: %s", self._options.issuer, error.message)
+        finally:
+            self._reading = None
+
+    async def _find_url(self) -> str:
+        """The address of the keys in the issuer's metadata, which must be at the issuer's own host."""
+        metadata = await read_metadata(self._options.issuer, self._fetch)
+        url, host = str(metadata.get("jwks_uri", "")), urlsplit(self._options.issuer).hostname or ""
+        if urlsplit(url).hostname != host:
+            raise _unavailable(host, "its keys are at another host; name their address in jwks_url")
+        return url
+
+
+class _Key:
+    """A key as it was published; it is parsed when a token needs it."""
+
+    def __init__(self, published: Mapping[str, Any]) -> None:
+        self._published = dict(published)
+        self._kid = published.get("kid")
+        named = published.get("alg")
+        self._algorithms = frozenset(_algorithms_of(published)) & (frozenset((named,)) if named else _ALL)
+        self._parsed: dict[str, jwt.PyJWK | None] = {}
+
+    def fits(self, kid: object, algorithm: str) -> bool:
+        return algorithm in self._algorithms and (kid is None or kid == self._kid)
+
+    def parsed(self, algorithm: str) -> jwt.PyJWK | None:
+        """The key for an algorithm that it fits; None if it cannot be used."""
+        if algorithm not in self._parsed:
+            try:
+                self._parsed[algorithm] = jwt.PyJWK(self._published, algorithm)
+            except jwt.PyJWTError:
+                self._parsed[algorithm] = None
+        return self._parsed[algorithm]
+
+
+def _algorithms_of(key: Mapping[str, Any]) -> Sequence[str]:
+    """The signatures that the key can verify: none for a symmetric key, one for encryption, or one of an odd size."""
+    if key.get("use", "sig") != "sig" or "verify" not in (key.get("key_ops") or ("verify",)):
+        return ()
+    if key.get("kty") in ("EC", "OKP"):
+        return (_CURVES[str(key.get("crv"))],) if key.get("crv") in _CURVES else ()
+    modulus, exponent = key.get("n"), key.get("e")
+    if key.get("kty") != "RSA" or not isinstance(modulus, str) or not isinstance(exponent, str):
+        return ()
+    bounded = len(modulus) <= _MODULUS_CHARS and len(exponent) <= _EXPONENT_CHARS
+    return tuple(name for name in ALGORITHMS if name.startswith(("RS", "PS"))) if bounded else ()
+
+
+def _parse_keys(published: Any, url: str) -> tuple[_Key, ...]:
+    keys = published.get("keys") if isinstance(published, dict) else None
+    host = urlsplit(url).hostname or ""
+    if not isinstance(keys, list):
+        raise _unavailable(host, "it publishes no key set")
+    if len(keys) > _MAX_KEYS:
+        raise _unavailable(host, f"it publishes more than {_MAX_KEYS} keys")
+    return tuple(_Key(key) for key in keys if isinstance(key, dict))
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+class Issuer:
+    """An authorization server: says what its tokens claim, once they are verified."""
+
+    def __init__(self, options: IssuerOptions, auth: AuthOptions, keys: KeySet, fetch: Fetch) -> None:
+        self.options = options
+        self._auth = auth
+        self._keys = keys
+        self._fetch = fetch
+
+    async def verify(self, token: str) -> Mapping[str, Any]:
+        """The claims of a JWT of this issuer. Raises `NotAuthenticated`, or `ServerUnavailable` without keys.
+
+        Who it was made for is not looked at.
+        """
+        try:
+            header = jwt.get_unverified_header(token)
+            algorithm = header.get("alg")
+            if algorithm not in self._auth.algorithms:
+                raise NotAuthenticated("The access token's signature is of a kind that is not accepted.")
+            _check_type(header)
+            for key in await self._keys.candidates(header.get("kid"), algorithm):
+                with contextlib.suppress(jwt.InvalidSignatureError):
+                    return self._decode(token, key, algorithm)
+        except jwt.ExpiredSignatureError as error:
+            raise NotAuthenticated("The access token has expired.", hint="Log in again.") from error
+        except jwt.ImmatureSignatureError as error:
+            raise NotAuthenticated("The access token is not valid yet.", hint="Check the clocks.") from error
+        except (jwt.PyJWTError, OverflowError, RecursionError) as error:
+            raise NotAuthenticated("The access token is not valid.", hint=LOG_IN) from error
+        raise NotAuthenticated("The access token is not signed by a key of its issuer.", hint=LOG_IN)
+
+    def _decode(self, token: str, key: jwt.PyJWK, algorithm: str) -> Mapping[str, Any]:
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=[algorithm],
+            issuer=self.options.issuer,
+            leeway=self._auth.leeway_s,
+            options={
+                "require": ["exp", "iss", "aud"],
+                "verify_aud": False,
+                "verify_sub": False,
+                "enforce_minimum_key_length": True,
+            },
+        )
+        if not self.options.id_tokens and (claims.get("typ") in _NOT_ACCESS or not _ID_CLAIMS.isdisjoint(claims)):
+            raise NotAuthenticated("The token is not an access token.", hint="Send the access token, not the ID token.")
+        return claims
+
+    async def introspect(self, token: str) -> Mapping[str, Any]:
+        """What the issuer says of a token that is no JWT. Raises `NotAuthenticated` or `ServerUnavailable`."""
+        options = self.options
+        answer = await self._fetch(
+            options.introspection_url,
+            {"token": token, "token_type_hint": "access_token"},
+            (options.client_id, options.client_secret),
+        )
+        if not isinstance(answer, dict) or answer.get("active") is not True:
+            raise NotAuthenticated("The access token is not valid.", hint=LOG_IN)
+        now, leeway = time.time(), self._auth.leeway_s
+        if answer.get("iss", options.issuer) != options.issuer:
+            raise NotAuthenticated("The access token is of another issuer.", hint=LOG_IN)
+        if _number(answer.get("exp"), now + leeway) <= now - leeway or _number(answer.get("nbf"), 0) > now + leeway:
+            raise NotAuthenticated("The access token has expired, or is not valid yet.", hint=LOG_IN)
+        return answer
+
+
+def _check_type(header: Mapping[str, Any]) -> None:
+    """Raise `NotAuthenticated` for a token that says it is something other than an access token (RFC 9068)."""
+    kind = header.get("typ", "jwt")
+    if not isinstance(kind, str) or kind.lower() not in _ACCESS_TYPES:
+        raise NotAuthenticated("The token is not an access token.")
+    if "crit" in header or "b64" in header:
+        raise NotAuthenticated("The access token uses extensions that are not known here.")
+
+
+def unverified_issuer(token: str) -> object:
+    """What a JWT says of its issuer, before anything is verified; None if it is no JWT."""
+    try:
+        return jwt.decode(token, options={"verify_signature": False}).get("iss")
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        return None
+
+
+def _number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else default
