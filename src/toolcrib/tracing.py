@@ -36,6 +36,15 @@ class Tracing:
         if api is not None and not isinstance(provider := api.get_tracer_provider(), api.ProxyTracerProvider):
             self._tracer = provider.get_tracer(SERVICE_NAME, VERSION)
 
+    def ids(self) -> dict[str, str]:
+        """The ids of the current trace and span, as a log names them; empty outside of a span."""
+        if self._tracer is None:
+            return {}
+        context = sys.modules[_API].get_current_span().get_span_context()
+        if not context.is_valid:
+            return {}
+        return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
     def search(self, queries: int) -> AbstractContextManager[Any]:
         """The span of a search; yields it, or None while nothing is traced."""
         if self._tracer is None:

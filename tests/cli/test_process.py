@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import anyio
 import httpx2
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 from tests.cli.conftest import broken, toolbox
 
+from toolcrib.app import App
 from toolcrib.cli.output import ExitCode
 from toolcrib.cli.serve import JsonFormatter
+from toolcrib.tracing import TRACING
 
 Settings = Callable[..., Path]
 TOOLCRIB = (sys.executable, "-m", "toolcrib")
@@ -107,6 +111,52 @@ def test_a_json_log_has_an_object_per_line() -> None:
     assert "\n" not in line
     assert (logged["level"], logged["logger"], logged["message"]) == ("info", "toolcrib.serve", "git\nis ready")
     assert datetime.fromisoformat(logged["time"]).tzinfo is not None
+
+
+def test_the_settings_can_ask_for_a_json_log_and_the_command_line_has_the_last_word(settings: Settings) -> None:
+    config = settings({"telemetry": {"logFormat": "json"}}, bad=broken())
+    logs = []
+    for words in ([], ["--log-format", "text"]):
+        with started("serve", "--config", config, *words) as process:
+            _, err = process.communicate(b"", timeout=PATIENCE_S)
+        logs.append(err.decode().splitlines())
+    assert {json.loads(line)["level"] for line in logs[0]} <= {"info", "warning"}
+    assert logs[1]
+    assert not any(line.startswith("{") for line in logs[1])
+
+
+def test_messages_of_one_call_have_the_number_of_its_request_and_the_ids_of_its_span(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.handler.setFormatter(JsonFormatter())
+    monkeypatch.setattr(TRACING, "_tracer", TracerProvider().get_tracer("test"))
+    log = logging.getLogger("toolcrib.test")
+    lines: list[dict[str, Any]] = []
+    app = App()
+
+    @app.tool
+    def speak() -> str:
+        log.warning("spoken")
+        lines.append(json.loads(caplog.handler.format(caplog.records[-1])))
+        return ""
+
+    @app.tool
+    async def repeat() -> str:
+        await app.call("speak")
+        return str(await app.call("speak"))
+
+    async def run() -> None:
+        with anyio.fail_after(10):
+            await app.call("repeat")
+            await app.call("speak")
+
+    anyio.run(run)
+    first, again, other = lines
+    assert first["request"] == again["request"] != other["request"]
+    assert first["trace_id"] == again["trace_id"] != other["trace_id"]
+    assert len({line["span_id"] for line in lines}) == 3
+    log.warning("outside")
+    assert "request" not in caplog.handler.format(caplog.records[-1])
 
 
 def test_serve_offers_the_older_http_transport_on_request(settings: Settings) -> None:

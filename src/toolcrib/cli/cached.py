@@ -34,7 +34,7 @@ from toolcrib.search.options import Scorer
 from toolcrib.search.past import PastRequests
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
-from toolcrib.state.options import make_store
+from toolcrib.state.options import has_store, make_store
 from toolcrib.types import LOCAL, BackendKind, Context, Object, Rejected, SearchRequest, ServerState, ServerStatus, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
@@ -164,16 +164,28 @@ def _session() -> ModuleType:
 
 def read_cached(settings: Settings) -> CachedServers | None:
     """Read what the servers listed last; None if the servers must be asked."""
-    by_itself = any(server.delegate_search or server.target for server in settings.servers)
-    broken = any(server.required and server.problem for server in settings.servers)
-    state = settings.state
-    is_empty = state.url is None and (state.path is None or not state.path.is_file())
-    if by_itself or broken or settings.script_folder is not None or is_empty:
+    if not _may_be_cached(settings):
         return None
     try:
         return anyio.run(_read_state, settings)
     except _Unknown:
         return None
+
+
+async def read_tools(settings: Settings) -> tuple[Tool, ...] | None:
+    """Read the tools that the servers listed last, of all callers; None if they are not known."""
+    if not _may_be_cached(settings):
+        return None
+    try:
+        return MergedTools.merge((await _read_state(settings)).offers).tools
+    except _Unknown:
+        return None
+
+
+def _may_be_cached(settings: Settings) -> bool:
+    by_itself = any(server.delegate_search or server.target for server in settings.servers)
+    broken = any(server.required and server.problem for server in settings.servers)
+    return not by_itself and not broken and settings.script_folder is None and has_store(settings.state)
 
 
 def _cached_servers(

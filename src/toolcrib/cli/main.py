@@ -67,6 +67,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Check and operate": {
         "doctor": _SETUP,
         "state": _SETUP,
+        "stats": _SETUP,
         "eval": _TOOLS,
         "demo": _SETUP,
     },
@@ -172,7 +173,6 @@ def _exit_on_sigterm() -> Iterator[None]:
     "--log-format",
     type=click.Choice(("text", "json")),
     metavar="FORMAT",
-    default="text",
     help="How to log to standard error: text (the default), or json, an object per line.",
 )
 @takes_servers()
@@ -185,7 +185,7 @@ def serve(
     console: str | None,
     sse: bool,
     log_level: str,
-    log_format: str,
+    log_format: str | None,
     debug: bool,
 ) -> None:
     """Serve all tools over MCP: on stdin and stdout, or over HTTP.
@@ -199,7 +199,8 @@ def serve(
     from toolcrib.cli.serve import LogOptions, serve_http, serve_stdio, with_console
 
     settings = with_console(settings, console)
-    log = LogOptions(level="debug" if debug else log_level, as_json=log_format == "json")
+    as_json = (log_format or settings.telemetry.log_format) == "json"
+    log = LogOptions(level="debug" if debug else log_level, as_json=as_json)
     if http is None:
         serve_stdio(settings, log, source.load)
     else:

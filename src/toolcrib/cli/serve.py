@@ -16,10 +16,10 @@ import anyio.abc
 from toolcrib.app import App
 from toolcrib.cli.output import UsageError, pluralize, printable
 from toolcrib.errors import NotStarted, SettingsError
-from toolcrib.middleware.audit import AUDIT_LOGGER
+from toolcrib.middleware.audit import AUDIT_LOGGER, CURRENT_RECORD
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsWatcher
-from toolcrib.tracing import export_traces
+from toolcrib.tracing import TRACING, export_traces
 
 logger = logging.getLogger("toolcrib.serve")
 
@@ -215,16 +215,24 @@ class _PlainFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
+def _request_ids() -> dict[str, str | int]:
+    """What joins a message with the request during which it is logged."""
+    record = CURRENT_RECORD.get()
+    number: dict[str, str | int] = {"request": record.request} if record is not None and record.request else {}
+    return {**number, **TRACING.ids()}
+
+
 class JsonFormatter(logging.Formatter):
     """Formats each message as one line of JSON, in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, str | int] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= _request_ids()
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)

@@ -64,6 +64,43 @@ def state(
         clear_state(options, name, as_json=as_json)
 
 
+@click.command(short_help="Show what the gateway was used for, and what it saves.")
+@click.option("--days", type=click.IntRange(1, 90), default=30, metavar="N", help="How many days; 30 by default.")
+@click.option("--tools", is_flag=True, help="Show each tool that was called, instead of each server.")
+@click.option("--zero-hits", is_flag=True, help="Show the searches that found nothing, or only weak hits.")
+@click.option(
+    "--propose",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="With --zero-hits: write proposed keywords there, with queries and tools to evaluate them.",
+)
+@click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file, instead of the default locations.",
+)
+@reports()
+def stats(
+    *, days: int, tools: bool, zero_hits: bool, propose: Path | None, config: Path | None, as_json: bool, debug: bool
+) -> None:
+    """Show calls and tokens by server, tools that were not called, and searches that found nothing.
+
+    Reads the state file, which a running gateway writes every few seconds; no server is started. Tokens at rest are
+    what an agent would carry in each request if all tools were listed; tokens served are what clients were shown of
+    them; tokens saved are the difference for each list that a client asked for.
+    """
+    from toolcrib.cli.state import settings_or_defaults
+    from toolcrib.cli.stats import StatsOptions, show_stats
+
+    if propose is not None and not zero_hits:
+        raise UsageError("--propose needs --zero-hits.")
+    settings = settings_or_defaults(config)
+    options = StatsOptions(days=days, by_tool=tools, zero_hits=zero_hits, propose=propose)
+    show_stats(settings, options, as_json=as_json)
+
+
 _own_file_option = click.option(
     "--config",
     "-c",

@@ -12,8 +12,10 @@ import anyio
 from toolcrib.cli.output import echo, echo_json, iso_time, pluralize, print_columns
 from toolcrib.errors import NotFound, SettingsError
 from toolcrib.names import nearest
+from toolcrib.settings.loader import load_settings
+from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateCodec, StateStore, TableOverview
-from toolcrib.state.options import StateOptions, default_state_file, make_listed_store, make_store
+from toolcrib.state.options import StateOptions, default_state_file, has_store, make_listed_store, make_store
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
@@ -32,16 +34,19 @@ class SavedCatalog:
     """In seconds since the epoch."""
 
 
-def state_options(config: Path | None) -> StateOptions:
-    """Where the settings keep state; without a settings file, in the default state file."""
-    from toolcrib.settings.loader import load_settings  # noqa: PLC0415 - for this verb only
-
+def settings_or_defaults(config: Path | None) -> Settings:
+    """The settings, or without a settings file the defaults, with the default state file."""
     try:
-        return load_settings(config).state
+        return load_settings(config)
     except SettingsError as error:
         if "searched" not in error.data:
             raise
-        return StateOptions(path=default_state_file())
+        return Settings(state=StateOptions(path=default_state_file()))
+
+
+def state_options(config: Path | None) -> StateOptions:
+    """Where the settings keep state; without a settings file, the default state file."""
+    return settings_or_defaults(config).state
 
 
 def show_state(options: StateOptions, *, as_json: bool) -> None:
@@ -115,7 +120,7 @@ def forget_requests(options: StateOptions, tool: str | None, tenant: str | None,
 
 def _has_values(options: StateOptions) -> bool:
     """Whether there is a store outside this process, without creating a file for it."""
-    return options.url is not None or (options.path is not None and _file_size(options.path) > 0)
+    return has_store(options) and (options.url is not None or options.path is None or _file_size(options.path) > 0)
 
 
 async def _forget(options: StateOptions, tenant: str | None, tool: str | None) -> tuple[int, int]:

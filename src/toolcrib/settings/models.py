@@ -271,6 +271,7 @@ class TelemetryTable(Table):
     usage: bool = True
     zero_hits: bool = False
     traces: bool = False
+    log_format: Literal["text", "json"] | None = None
 
 
 class ConsoleTable(Table):

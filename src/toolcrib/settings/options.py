@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from toolcrib.checks import checked
 from toolcrib.gateway.options import GatewayOptions
@@ -42,6 +42,8 @@ class TelemetryOptions:
     """Whether the words of searches that found nothing, or only weak hits, are kept."""
     traces: bool = False
     """Whether `toolcrib serve` sends spans to the endpoint that the variables of OpenTelemetry name."""
+    log_format: Literal["text", "json"] = "text"
+    """How `toolcrib serve` logs, unless the command line says otherwise."""
 
 
 @checked

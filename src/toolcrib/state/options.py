@@ -58,6 +58,11 @@ class OpenableListedStore(ListedStore, AbstractAsyncContextManager[ListedStore],
     """A store outside this process that `async with` opens and closes."""
 
 
+def has_store(options: StateOptions) -> bool:
+    """Whether there is a store outside this process already; a file is not created for it."""
+    return options.url is not None or (options.path is not None and options.path.is_file())
+
+
 def make_store(options: StateOptions) -> OpenableStore:
     """The store that the options describe; its module is imported only if it is named. Raises `MissingExtra`."""
     return MemoryStore() if options.url is None and options.path is None else make_listed_store(options)

@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 
 from toolcrib.errors import StateUnavailable
+from toolcrib.gateway.keywords import MAX_PHRASE_CHARS, MAX_PHRASES
 from toolcrib.gateway.past import tenant_key
 from toolcrib.gateway.sessions import session_key
 from toolcrib.middleware.observers import EndedCall, EndedSearch
@@ -123,6 +124,22 @@ async def forget_zero_hits(table: StateTable[ZeroHits], tenant: str | None, tool
         return left or None, len(groups) - len(left)
 
     return await table.update(tenant_key(tenant), change)
+
+
+def proposed_keywords(groups: Iterable[ZeroHit]) -> dict[str, tuple[str, ...]]:
+    """Propose phrases for each tool that sessions called after a search without hits: the words of the search.
+
+    >>> proposed_keywords([ZeroHit(words=("wake", "people"), none=3, called={"ops:list_shifts": 2})])
+    {'ops:list_shifts': ('wake people',)}
+    """
+    found: dict[str, list[str]] = {}
+    for one in sorted(groups, key=lambda one: -one.count):
+        phrase = " ".join(one.words)
+        if one.called and len(phrase) <= MAX_PHRASE_CHARS:
+            phrases = found.setdefault(max(one.called, key=one.called.__getitem__), [])
+            if phrase not in phrases and len(phrases) < MAX_PHRASES:
+                phrases.append(phrase)
+    return {tool: tuple(phrases) for tool, phrases in sorted(found.items())}
 
 
 @dataclass(slots=True, eq=False)
