@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route, Router
 
 from toolcrib._version import VERSION
-from toolcrib.console import charts, overview, pages
+from toolcrib.console import calls, charts, overview, pages, playground
 from toolcrib.console.pages import ConsoleParts, Handler, Page, Visit, read_form, segment
 from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sessions import SESSION_S, Session, Sessions, proves
@@ -50,7 +50,7 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 }
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SIGN_IN: Final = "/sign-in"
-_MENU: Final = (("/", "Overview"),)
+_MENU: Final = (("/", "Overview"), ("/search", "Search"), ("/calls", "Calls"))
 _LOOK_S: Final = 1.0
 """How often an open page learns of changes, in seconds."""
 _PING_LOOKS: Final = 15
@@ -101,7 +101,7 @@ class Console(AsgiApp):
     def __init__(self, parts: ConsoleParts, sessions: Sessions, options: HttpOptions) -> None:
         """Raises `MissingExtra` if the template library is not installed."""
         self.options = options
-        self._parts = parts
+        self.parts = parts
         self._sessions = sessions
         self._templates = _load_templates()
         self._static = {name: _StaticFile(name) for name in ("console.css", "console.js", "icon.svg")}
@@ -110,7 +110,13 @@ class Console(AsgiApp):
         self._streams = 0
         self.url = ""
         """Where it is served, while it is."""
-        gets: dict[str, Handler] = {"/": overview.show, "/servers/{name:path}": overview.show_server}
+        gets: dict[str, Handler] = {
+            "/": overview.show,
+            "/servers/{name:path}": overview.show_server,
+            "/search": playground.show,
+            "/calls": calls.show,
+            "/calls/{number}": calls.show_request,
+        }
         posts: dict[str, Handler] = {}
         routes = [
             Route("/static/{name}", self._serve_static, methods=["GET"]),
@@ -211,7 +217,7 @@ class Console(AsgiApp):
             form = await read_form(request) if request.method == "POST" else {}
             if request.method == "POST" and not proves(session, form, request.headers.get("x-csrf-token")):
                 return self._error(request, session, 403, _FORGED)
-            answer = await handler(Visit(parts=self._parts, request=request, session=session, form=form))
+            answer = await handler(Visit(parts=self.parts, request=request, session=session, form=form))
         except NotFound as error:
             return self._error(request, session, 404, error)
         except ToolcribError as error:
@@ -271,7 +277,7 @@ class Console(AsgiApp):
 
     def _sign_in_page(self, request: Request, problem: str, status: int) -> Response:
         wanted = request.query_params.get("next", "/")
-        values = {"title": "Sign in", "problem": problem, "next": wanted, "scope": self._parts.options.scope}
+        values = {"title": "Sign in", "problem": problem, "next": wanted, "scope": self.parts.options.scope}
         return self._render(request, None, Page("sign_in.html", values, status))
 
     async def _sign_out(self, visit: Visit) -> Response:
@@ -319,7 +325,7 @@ class Console(AsgiApp):
 
     def _versions(self) -> dict[str, int]:
         """A number for each topic, which changes when the topic does."""
-        return {"calls": self._parts.recorder.version, "servers": hash(tuple(self._parts.statuses()))}
+        return {"calls": self.parts.recorder.version, "servers": hash(tuple(self.parts.statuses()))}
 
 
 class _StaticFile:

@@ -1,22 +1,17 @@
 """The overview: servers by state, what agents carry, how many calls there are, what went wrong; and a page a server."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
-
-import anyio.to_thread
+from typing import Final
 
 from toolcrib.console.pages import ConsoleParts, Page, Visit
 from toolcrib.console.recorder import RecordedCall
 from toolcrib.errors import NotFound
 from toolcrib.gateway.visibility import namespace_of
-from toolcrib.tokens import estimate_tokens
-from toolcrib.types import Context, ServerState, ServerStatus, Tool
+from toolcrib.types import ServerState, ServerStatus
 
 _RECENT: Final = 8
-_KEPT: Final = 10_000
 _MAX_ROWS: Final = 200
 """Servers in the table; the ones with problems come first."""
 _ORDER: Final = {
@@ -53,82 +48,6 @@ class ServerRow:
     errors: int
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """The tokens of what an agent has in its context before it does anything."""
-
-    tools: int
-    """All tools that it can use."""
-    everything: int
-    """The tokens of all their definitions."""
-    now: int
-    """Those of what is listed, and of the instructions."""
-    listed: int
-    """How many tools are listed."""
-
-    @property
-    def saved(self) -> float:
-        """The share that is not carried."""
-        return max(0.0, 1 - self.now / self.everything) if self.everything else 0.0
-
-
-class TokenCounts:
-    """Counts the tokens of definitions, each once: a tool stays the same object while its definition does."""
-
-    def __init__(self) -> None:
-        self._counted: dict[int, tuple[Tool, int]] = {}
-
-    def total(self, tools: Iterable[Tool]) -> int:
-        """The tokens of all definitions, estimated. Takes some time for tools that were not counted before."""
-        counted = [self._count(tool) for tool in tools]
-        if len(self._counted) > 2 * len(counted) + _KEPT:
-            self._counted.clear()
-        return sum(counted)
-
-    def _count(self, tool: Tool) -> int:
-        known = self._counted.get(id(tool))
-        if known is None:  # keeps the tool, so that no other one gets its identity
-            known = self._counted[id(tool)] = (tool, estimate_tokens(_definition(tool)))
-        return known[1]
-
-
-def _definition(tool: Tool) -> str:
-    parts: dict[str, Any] = {
-        "name": tool.id,
-        "title": tool.title,
-        "description": tool.description,
-        "inputSchema": tool.input_schema,
-        "outputSchema": tool.output_schema,
-        "annotations": tool.annotations,
-    }
-    return json.dumps({key: value for key, value in parts.items() if value}, ensure_ascii=False, default=dict)
-
-
-_COUNTS: Final = TokenCounts()
-
-
-async def carried(parts: ConsoleParts, ctx: Context) -> Carried:
-    """What an agent with the rights of this context would carry, and what it carries."""
-    view = await parts.gateway.view(ctx)
-    instructions = await parts.facade.instructions(ctx)
-    listed, cursor = list[Tool](), None
-    while True:
-        page = await parts.facade.page(ctx, cursor)
-        listed += (entry.tool for entry in page.items)
-        if (cursor := page.cursor) is None:
-            break
-
-    def count() -> Carried:
-        tools = view.tools()
-        everything = _COUNTS.total(tools)
-        own = {id(tool) for tool in tools}
-        now = _COUNTS.total([tool for tool in listed if id(tool) in own])
-        now += sum(estimate_tokens(_definition(tool)) for tool in listed if id(tool) not in own)
-        return Carried(len(tools), everything, now + estimate_tokens(instructions), len(listed))
-
-    return await anyio.to_thread.run_sync(count)
-
-
 def server_rows(parts: ConsoleParts) -> list[ServerRow]:
     """All servers, those with problems first."""
     counts = parts.recorder.calls_by_namespace()
@@ -150,7 +69,7 @@ async def show(visit: Visit) -> Page:
         "rows": rows[:_MAX_ROWS],
         "more_rows": len(rows) - _MAX_ROWS,
         "states": [(word, count) for word, count in states if count],
-        "carried": await carried(parts, visit.context()),
+        "carried": await parts.carried.count(parts.facade, visit.context()),
         "minutes": minutes,
         "per_minute": _per_minute([minute.calls for minute in minutes]),
         "calls": sum(minute.calls for minute in minutes),

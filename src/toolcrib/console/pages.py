@@ -1,6 +1,7 @@
 """What all pages of the console share: the parts of the gateway, a visit, forms, and how figures are written."""
 
 import math
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,13 +19,55 @@ from toolcrib.errors import InvalidRequest
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.settings.options import ConsoleOptions, Settings
 from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.tokens import estimate_tokens
 from toolcrib.types import Caller, Context, ServerStatus
+from toolcrib.usage.counts import DefinitionTokens, is_listable
 
 MAX_FORM_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 500
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The tokens of what an agent has in its context before it does anything."""
+
+    tools: int
+    """All tools that it can use."""
+    everything: int
+    """The tokens of all their definitions."""
+    now: int
+    """Those of what is listed, and of the instructions."""
+
+    @property
+    def saved(self) -> float:
+        """The share that is not carried."""
+        return max(0.0, 1 - self.now / self.everything) if self.everything else 0.0
+
+
+class CarriedTokens:
+    """Counts the tokens of definitions, each once."""
+
+    def __init__(self) -> None:
+        self._all = DefinitionTokens()
+        self._listed = DefinitionTokens()
+        self._lock = threading.Lock()
+
+    async def count(self, facade: ToolFacade, ctx: Context) -> Carried:
+        """What an agent with the rights of this context would carry if all tools were listed, and what it carries."""
+        view = await facade.gateway.view(ctx)
+        listed = [entry.tool for entry in await facade.listed_tools(ctx)]
+        instructions = await facade.instructions(ctx)
+
+        def count() -> Carried:
+            with self._lock:
+                tools = [tool for tool in view.tools() if is_listable(tool)]
+                now = sum(self._listed.of(listed)) + estimate_tokens(instructions)
+                return Carried(len(tools), sum(self._all.of(tools)), now)
+
+        return await anyio.to_thread.run_sync(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +81,7 @@ class ConsoleParts:
     statuses: Callable[[], Sequence[ServerStatus]]
     settings: Callable[[], Settings]
     """The settings as they are now."""
+    carried: CarriedTokens = field(default_factory=CarriedTokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ from toolcrib.resources.router import URI_BLOCKS
 from toolcrib.resources.uris import with_public_apps
 from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.options import SearchOptions
 from toolcrib.search.text import parse_query
 from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
@@ -280,14 +281,27 @@ class Gateway:
         more = tuple(status for status in failed if status.name not in known)
         return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *more))
 
-    async def _search(self, ctx: Context, view: View, request: SearchRequest, *, complete: bool) -> SearchReply:
+    async def rehearse(self, ctx: Context, request: SearchRequest, options: SearchOptions | None = None) -> SearchReply:
+        """Search what the caller sees, with other options if given, and leave no trace: nothing learns of it."""
+        return await self._search(ctx, await self.view(ctx), request, complete=True, options=options)
+
+    async def _search(
+        self,
+        ctx: Context,
+        view: View,
+        request: SearchRequest,
+        *,
+        complete: bool,
+        options: SearchOptions | None = None,
+    ) -> SearchReply:
         """Search a view. A note says if the embedder failed, or has yet to embed tools in view."""
+        options = options or self.options.search
         boosts = await self.sessions.boosts(ctx)
-        texts = view.request_texts(request, self.options.search, self._lexicon)
+        texts = view.request_texts(request, options, self._lexicon)
         asked = await self._embed(view, texts)
         reply = view.search(
             request,
-            self.options.search,
+            options,
             lexicon=self._lexicon,
             boosts=boosts,
             embedded=asked.vectors,

@@ -276,6 +276,11 @@ class ToolFacade:
             max_size=self._options.list_page_bytes,
         )
 
+    async def listed_tools(self, ctx: Context) -> tuple[ListedTool, ...]:
+        """The whole list as it is now. Waits for no server, and is not counted as a client's list."""
+        view = await self._gateway.view(ctx)
+        return (*await self._meta_tools(ctx, view), *self._native_tools(ctx, view))
+
     async def fingerprint(self, ctx: Context) -> str:
         """A text that changes whenever this client's list does."""
         view = await self._gateway.view(ctx)

@@ -1,0 +1,108 @@
+"""The calls page: the last calls and searches with filters, and the timeline of one request."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolcrib.console.pages import Page, Visit, duration
+from toolcrib.console.recorder import Recorded, RecordedCall, RecordedSearch, filtered
+from toolcrib.errors import NotFound
+
+_ROWS: Final = 100
+_MAX_FILTER_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One line of a timeline."""
+
+    kind: str
+    """search, call or upstream; `failed-call` for one that failed."""
+    name: str
+    offset_s: float
+    duration_s: float
+    level: int
+    """0 for what the request did itself, 1 for what that led to."""
+    note: str = ""
+
+
+async def show(visit: Visit) -> Page:
+    """The last calls and searches that pass the filters."""
+    chosen = {name: visit.query.get(name, "").strip()[:_MAX_FILTER_CHARS] for name in ("tool", "caller", "outcome")}
+    recorder = visit.parts.recorder
+    everything = list(recorder.recent())
+    found = filtered(everything, **chosen)
+    values = {
+        "title": "Calls",
+        "found": [(one, isinstance(one, RecordedSearch)) for one in found[:_ROWS]],
+        "total": len(found),
+        "kept": len(everything),
+        "limit": visit.parts.options.calls,
+        "content": recorder.content,
+        "outcomes": _outcomes(everything),
+        **{f"chosen_{name}": value for name, value in chosen.items()},
+    }
+    return Page("calls.html", values)
+
+
+def _outcomes(everything: Sequence[Recorded]) -> list[tuple[str, str]]:
+    """The outcomes to choose from, with their names."""
+    named = {"": "everything", "failed": "all errors", "search": "all searches"}
+    seen = sorted({one.outcome for one in everything})
+    return [*named.items(), *((outcome, outcome.replace("_", " ")) for outcome in seen)]
+
+
+async def show_request(visit: Visit) -> Page:
+    """What one request did. Raises `NotFound` for one that is no longer kept."""
+    text = visit.request.path_params["number"]
+    events = visit.parts.recorder.of_request(int(text)) if text.isdecimal() else []
+    if not events:
+        raise NotFound("This request is not known any more.", hint="The console keeps the last calls only.")
+    calls = [one for one in events if isinstance(one, RecordedCall)]
+    before = visit.parts.recorder.search_before(calls[0]) if calls else None
+    bars = list(_bars(events))
+    values = {
+        "title": calls[0].tool if calls else "Search",
+        "events": [(one, isinstance(one, RecordedSearch)) for one in events],
+        "first": events[0],
+        "calls": calls,
+        "before": before if before is not None and before.request != events[0].request else None,
+        "bars": bars,
+        "whole": max((bar.offset_s + bar.duration_s for bar in bars), default=0.0),
+        "content": visit.parts.recorder.content,
+    }
+    return Page("request.html", values)
+
+
+def _bars(events: Sequence[Recorded]) -> Iterator[Bar]:
+    """The lines of a timeline. Calls that another one made come below it, since they began later."""
+    began = events[0].time
+    for one in events:
+        offset = one.time - began
+        if isinstance(one, RecordedSearch):
+            note = f"{one.total} hit{'' if one.total == 1 else 's'}"
+            yield Bar(kind="search", name="search", offset_s=offset, duration_s=one.duration_s, level=0, note=note)
+            continue
+        kind = "failed-call" if one.failed else "call"
+        yield Bar(
+            kind=kind,
+            name=one.tool,
+            offset_s=offset,
+            duration_s=one.duration_s,
+            level=int(one.nested),
+            note=_note(one),
+        )
+        for place, step in enumerate(one.steps, start=1):
+            yield Bar(
+                kind="failed-call" if step.failed else "upstream",
+                name=step.backend if len(one.steps) == 1 else f"{step.backend}, attempt {place}",
+                offset_s=offset + step.offset_s,
+                duration_s=step.duration_s,
+                level=int(one.nested) + 1,
+                note=duration(step.duration_s),
+            )
+
+
+def _note(call: RecordedCall) -> str:
+    flags: Mapping[str, Any] = {"from the cache": call.cached, f"approval {call.approval}": call.approval}
+    return ", ".join([duration(call.duration_s), *(text for text, holds in flags.items() if holds)])
