@@ -35,6 +35,7 @@ from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.metrics import GatewayMetrics
 from toolcrib.middleware.audit import AuditSink
+from toolcrib.middleware.audit_file import AuditFile
 from toolcrib.middleware.observers import Observers
 from toolcrib.providers.base import BackendSelector
 from toolcrib.providers.builder import ToolBuilder
@@ -167,13 +168,14 @@ class App(ToolDecorator, ServableApp):
         recorder = self._make_recorder()
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings
+        self._audit_file = AuditFile.of(self.settings.gateway.calls, audit)
         self.gateway = Gateway(
             [self.local, self.shared, self.servers],
             policy=policy or self._own_policy,
             options=self.settings.gateway,
             middleware=middleware,
             selector=selector,
-            audit=audit,
+            audit=self._audit_file or audit,
             observer=Observers.of(self.metrics, self.usage, self.zero_hits, recorder),
             definitions=self.usage,
             gateway_id=self.servers.gateway_id,
@@ -259,6 +261,8 @@ class App(ToolDecorator, ServableApp):
         try:
             if self._own_state is not None:
                 await stack.enter_async_context(self._own_state)
+            if self._audit_file is not None:
+                await stack.enter_async_context(self._audit_file)
             self._group = await stack.enter_async_context(self._running_gateway())
             if (described := await self._hook()) is not None:
                 self._group.start_soon(described)

@@ -68,6 +68,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "doctor": _SETUP,
         "state": _SETUP,
         "stats": _SETUP,
+        "audit": "audit",
         "eval": _TOOLS,
         "demo": _SETUP,
     },

@@ -35,14 +35,16 @@ class ServerSource:
         return import_module("toolcrib.cli.source").load_source(self)
 
 
+config_option: Final[_Decorator] = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file, instead of the default locations.",
+)
+
 _ONE_OFF: Final[tuple[_Decorator, ...]] = (
-    click.option(
-        "--config",
-        "-c",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="The settings file, instead of the default locations.",
-    ),
+    config_option,
     click.option(
         "--command", multiple=True, metavar="COMMAND", help='Use this server instead of a file: "uvx mcp-server-time".'
     ),

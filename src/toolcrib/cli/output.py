@@ -164,7 +164,7 @@ MEANINGS: Final = {
     ExitCode.SETTINGS: "no usable settings file, or something is not installed",
     ExitCode.NOT_FOUND: "no tool or server has that name, or several tools do",
     ExitCode.TOOL: "the tool returned an error",
-    ExitCode.SERVER: "a server is not available or did not respond; doctor: something fails",
+    ExitCode.SERVER: "a server is not available or did not respond; doctor, audit: something is wrong",
     ExitCode.REFUSED: "the call was not run: not approved, or over a rate limit",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
     ExitCode.CLOSED_PIPE: "the reader of the output closed the pipe",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from toolcrib.cli.completion import complete_client, complete_server
-from toolcrib.cli.options import ServerSource, reports, takes_servers
+from toolcrib.cli.options import ServerSource, config_option, reports, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError
 
 
@@ -33,13 +33,7 @@ def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
 @click.argument("action", type=click.Choice(("show", "clear", "forget")), default="show", metavar="[show|clear|forget]")
 @click.argument("name", required=False, metavar="[TABLE|SERVER|TOOL]")
 @click.option("--tenant", metavar="NAME", help="The tenant whose requests to forget, instead of callers without one.")
-@click.option(
-    "--config",
-    "-c",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The settings file that says where.",
-)
+@config_option
 @reports()
 def state(
     *, action: str, name: str | None, tenant: str | None, config: Path | None, as_json: bool, debug: bool

@@ -4,16 +4,19 @@ The layers below add to the record of the current call through a context variabl
 not exist while auditing is off.
 """
 
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, NamedTuple
 
+import anyio.to_thread
+
 from toolcrib.errors import ToolcribError
-from toolcrib.middleware.fingerprint import canonical_json, digest, visible_chars
+from toolcrib.middleware.fingerprint import canonical_json, digest, result_digest, visible_chars
 from toolcrib.types import Call, CallNext, Context, ToolResult
 
 logger = logging.getLogger(__name__)
@@ -22,6 +25,8 @@ AUDIT_LOGGER: Final = "toolcrib.audit"
 
 _MAX_NAME_CHARS: Final = 200
 _SESSION_CHARS: Final = 12
+_DIGESTED_AT_ONCE: Final = 100_000
+"""Characters of a result whose digest takes so little time that it may be made in the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,8 @@ class AuditEvent:
     """A keyed digest, from which nothing can be guessed; equal for equal arguments."""
     request_chars: int = 0
     """The length of the arguments as JSON."""
+    result: str | None = None
+    """A keyed digest of the result, only where an audit file is written."""
     result_chars: int = 0
     """The length of the result's texts and data."""
     attempts: int = 0
@@ -52,6 +59,11 @@ class AuditEvent:
     cached: bool = False
     approval: str = ""
     """asked, agreed, or why not; empty if no approval was needed."""
+
+    def to_object(self) -> dict[str, str | float | bool]:
+        """Return the fields that are neither None nor empty."""
+        values = {name: value for name in _EVENT_FIELDS if (value := getattr(self, name)) not in (None, "")}
+        return values | {"duration_s": round(self.duration_s, 6)}
 
     def to_json(self) -> str:
         """Return the event as one line of JSON, without the fields that are None."""
@@ -76,6 +88,11 @@ def log_sink(name: str = AUDIT_LOGGER) -> AuditSink:
             log.info("%s", event.to_json())
 
     return write
+
+
+def digest_key(key: str) -> bytes:
+    """The key of the digests of a log that is signed with this key."""
+    return hashlib.sha256(b"toolcrib audit digests " + key.encode()).digest()
 
 
 class Attempt(NamedTuple):
@@ -124,10 +141,17 @@ class AuditMiddleware:
     """The outermost layer. A sink that raises breaks no call; the failure is logged once until it works again."""
 
     def __init__(
-        self, sink: AuditSink, *, clock: Callable[[], float], wall: Callable[[], float], key: bytes | None = None
+        self,
+        sink: AuditSink,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        key: bytes | None = None,
+        digest_results: bool = False,
     ) -> None:
         """`clock` is monotonic, `wall` since the epoch, both in seconds; `key` keys the digests, 16 to 64 bytes."""
         self._sink = sink
+        self._digest_results = digest_results
         self._clock = clock
         self._wall = wall
         self._key = key or os.urandom(32)
@@ -137,10 +161,12 @@ class AuditMiddleware:
         """Run the call and report how it ended."""
         record, came, started = AuditRecord(outer=CURRENT_RECORD.get()), self._wall(), self._clock()
         token = CURRENT_RECORD.set(record)
-        outcome, size = "cancelled", 0
+        outcome, size, found = "cancelled", 0, ""
         try:
             result = await call_next(ctx, call)
             outcome, size = outcome_of(result), visible_chars(result)
+            if self._digest_results:
+                found = await self._digest(result, size)
         except ToolcribError as error:
             outcome = error.code
             raise
@@ -152,7 +178,13 @@ class AuditMiddleware:
         finally:
             CURRENT_RECORD.reset(token)
             took = self._clock() - started
-            self._emit(self._event(ctx, call, record, outcome=outcome, came=came, took=took, size=size))
+            event = self._event(ctx, call, record, outcome=outcome, came=came, took=took, size=size)
+            self._emit(replace(event, result=found) if found else event)
+
+    async def _digest(self, result: ToolResult, size: int) -> str:
+        if size <= _DIGESTED_AT_ONCE:
+            return result_digest(result, self._key)
+        return await anyio.to_thread.run_sync(result_digest, result, self._key)
 
     def record_refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
         """Report a call that was refused before it came this far: no such tool, not allowed, wrong arguments."""

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from toolcrib.types import JSON, Tool, ToolResult
 
-_encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_encode_json: Final = _ENCODER.encode
 _JSON_ERRORS: Final = (TypeError, ValueError, RecursionError)
 
 
@@ -32,6 +33,24 @@ def tool_digest(tool: Tool) -> str | None:
     parts = (tool.namespace, tool.name, tool.version, tool.title, tool.description, tool.input_schema)
     text = canonical_json((*parts, tool.output_schema, tool.annotations))
     return None if text is None else digest(text)
+
+
+def result_digest(result: ToolResult, key: bytes = b"") -> str:
+    """Digest the blocks and the structured content of a result; empty if they are not JSON.
+
+    Written out in small parts, so that a thread that digests a large result lets others run.
+
+    >>> one = ToolResult(content=({"type": "text", "text": "3"},), structured={"b": 1, "a": 2})
+    >>> result_digest(one) == result_digest(ToolResult(content=one.content, structured={"a": 2, "b": 1}))
+    True
+    """
+    made = blake2b(digest_size=16, key=key)
+    try:
+        for part in _ENCODER.iterencode([list(result.content), result.structured, result.is_error]):
+            made.update(part.encode("utf-8", "surrogatepass"))
+    except _JSON_ERRORS:
+        return ""
+    return made.hexdigest()
 
 
 def visible_chars(result: ToolResult) -> int:

@@ -1,12 +1,13 @@
 """Options of the call pipeline. With the defaults, no layer is on."""
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 from toolcrib.checks import checked
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.policy import Patterns
-from toolcrib.ranges import Count, Positive, PositiveShare, Seconds, Share
+from toolcrib.ranges import Count, Positive, PositiveShare, Seconds, Share, whole_from
 
 ApprovalMode = Literal["never", "destructive", "writing", "always"]
 """Which calls a person must agree to.
@@ -84,11 +85,35 @@ class CacheOptions:
 
 @checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFileOptions:
+    """The file of an audit log that shows whether it was changed."""
+
+    path: Path
+    max_bytes: Annotated[int, whole_from(1024)] = 64 * 1024 * 1024
+    """About how large the file may become before a new one is begun; the old one keeps the number of its last record
+    in its name."""
+    max_files: Count = 10
+    """How many files are kept, the current one included."""
+    sync: bool = False
+    """Wait until the disk has each record. Without it, a crash of the machine may lose the last ones."""
+    key: str | None = field(default=None, repr=False)
+    """Signs the records, and keys the digests in them; at least 16 characters. Without it, a program that
+    may write the file can also make a new chain, and the digests can be compared only within one run."""
+
+    def __post_init__(self) -> None:
+        """Raise `SettingsError` for a key that cannot be used."""
+        _check_key(self.key, "audit_file.key")
+
+
+@checked(error=SettingsError)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
     """The middleware around every call; the docstring of `toolcrib.middleware` has the order."""
 
     audit: bool | str = False
     """Log a line of JSON for every call, to the logger `toolcrib.audit` or to the one named here."""
+    audit_file: AuditFileOptions | None = None
+    """Write a record of every call to this file too."""
     deadline_s: Seconds | None = None
     """How long a call may take with all its attempts, in seconds. Remote servers also have their own limit."""
     rate: RateOptions | None = None
@@ -116,8 +141,12 @@ class CallOptions:
         """Raise `SettingsError` for a pattern or a key that cannot be used."""
         Patterns(self.approved, field="approved")
         Patterns([pattern for pattern, _ in self.tool_rates], field="tool_rates")
-        if self.approval_key is not None and len(self.approval_key) < _MIN_KEY_CHARS:
-            raise SettingsError(
-                f"approval_key is too short: it needs at least {_MIN_KEY_CHARS} characters.",
-                hint="Make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`.",
-            )
+        _check_key(self.approval_key, "approval_key")
+
+
+def _check_key(key: str | None, name: str) -> None:
+    if key is not None and len(key) < _MIN_KEY_CHARS:
+        raise SettingsError(
+            f"{name} is too short: it needs at least {_MIN_KEY_CHARS} characters.",
+            hint="Make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`.",
+        )

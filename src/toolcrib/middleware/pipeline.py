@@ -27,6 +27,7 @@ from toolcrib.middleware.audit import (
     AUDIT_LOGGER,
     AuditMiddleware,
     AuditSink,
+    digest_key,
     log_sink,
 )
 from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
@@ -343,7 +344,10 @@ def _build_audit(
         sink = log_sink(options.audit if isinstance(options.audit, str) else AUDIT_LOGGER)
     key = options.approval_key
     shared = hashlib.sha256(b"toolcrib audit " + key.encode()).digest() if key is not None else None
-    return AuditMiddleware(sink, clock=clock, wall=wall, key=shared)
+    file = options.audit_file
+    if file is not None and file.key is not None:
+        shared = digest_key(file.key)
+    return AuditMiddleware(sink, clock=clock, wall=wall, key=shared, digest_results=file is not None)
 
 
 def _build_approval(

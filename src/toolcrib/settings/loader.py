@@ -127,9 +127,10 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
     tokens, key = secrets.tokens(place), secrets.approval_key(place)
     listed, keywords_file = keywords_of(place, table.search.keywords, folder)
     gateway = replace(table.gateway(folder), keywords=listed)
+    calls = replace(gateway.calls, approval_key=key, audit_file=table.audit_file(folder, secrets.audit_key(place)))
     return Settings(
         fleet=table.fleet(),
-        gateway=replace(gateway, calls=replace(gateway.calls, approval_key=key)),
+        gateway=replace(gateway, calls=calls),
         surfaces=table.surface_options(),
         local=table.local,
         policy=table.access_policy(),

@@ -16,6 +16,7 @@ from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptio
 from toolcrib.gateway.policy import ByScopes, Effect, Patterns, Rule
 from toolcrib.middleware.options import (
     ApprovalMode,
+    AuditFileOptions,
     BreakerOptions,
     CacheOptions,
     CallOptions,
@@ -162,10 +163,25 @@ class CacheTable(Table):
     per: Literal["caller", "scope"] | None = None
 
 
+def _folder_problem(path: str) -> str:
+    return f"names a folder: {path}; name a file in it" if path.endswith(("/", "\\")) else ""
+
+
+class AuditFileTable(Table):
+    """`calls.audit_file`: a log whose records are chained by their hashes."""
+
+    path: Annotated[NonEmpty, checked(_folder_problem)]
+    max_bytes: _Bytes | None = None
+    max_files: Count | None = None
+    sync: bool | None = None
+    key: NonEmpty | None = None
+
+
 class CallsTable(Table):
     """`calls`: the middleware of every call."""
 
     audit: Audit = False
+    audit_file: AuditFileTable | None = None
     deadline_s: Seconds | None = None
     rate: RateOptions | None = None
     tool_rates: dict[Pattern, RateOptions] = Field(default_factory=dict)
@@ -248,14 +264,10 @@ class HttpTable(Table):
     trusted_proxies: tuple[str, ...] = ()
 
 
-def _state_problem(path: str) -> str:
-    return f"names a folder: {path}; name a file in it" if path.endswith(("/", "\\")) else ""
-
-
 class StateFileTable(Table):
     """`state`: where the state that should survive a restart is kept, or that replicas share."""
 
-    path: Annotated[NonEmpty, checked(_state_problem)] | None = None
+    path: Annotated[NonEmpty, checked(_folder_problem)] | None = None
     memory: bool = False
     max_bytes: Annotated[int, whole_from(1024 * 1024)] | None = None
     url: NonEmpty | None = None
@@ -381,9 +393,10 @@ class ToolcribTable(Table):
         )
 
     def call_options(self) -> CallOptions:
-        """The middleware of every call, without the key that signs approvals."""
+        """The middleware of every call, without the key that signs approvals and the audit file."""
         given = self.calls.given()
-        given.pop("approval_key", None)
+        for kept in ("approval_key", "audit_file"):
+            given.pop(kept, None)
         if "tool_rates" in given:
             given["tool_rates"] = tuple(self.calls.tool_rates.items())
         if self.calls.cache is not None:
@@ -407,6 +420,14 @@ class ToolcribTable(Table):
     def script_options(self) -> ScriptOptions:
         """How scripts run."""
         return ScriptOptions(**self.scripts.given("levels", "read_only", "watch_s"))
+
+    def audit_file(self, folder: Path, key: str | None) -> AuditFileOptions | None:
+        """Where the audit log is written, if anywhere."""
+        table = self.calls.audit_file
+        if table is None:
+            return None
+        path = folder / Path(table.path).expanduser()
+        return AuditFileOptions(path=path, key=key, **table.given("max_bytes", "max_files", "sync"))
 
     def state_options(self, folder: Path, default: Path | None) -> StateOptions:
         """Where state is kept: in the default file, unless the table says otherwise. Without what is a secret."""

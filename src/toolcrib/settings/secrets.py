@@ -67,6 +67,17 @@ class SecretReader:
             self.missing.append(f"{where} is too short: it needs at least {_MIN_CHARS} characters")
         return key if len(key) >= _MIN_CHARS else None
 
+    def audit_key(self, place: Place[ToolcribTable]) -> str | None:
+        """The key that signs the audit log. One that is named and missing is an error: no log is written without it."""
+        at, file, known = ("calls", "audit_file", "key"), place.table.calls.audit_file, len(self.missing)
+        key = self._variable(place, None if file is None else file.key, *at)
+        reasons, self.missing[known:] = self.missing[known:], []
+        if key and len(key) < _MIN_CHARS:
+            reasons.append(f"it needs at least {_MIN_CHARS} characters")
+        for reason in reasons:
+            place.add(f"cannot be used: {reason}", *at)
+        return None if reasons else key or None
+
     def auth(self, place: Place[ToolcribTable]) -> AuthOptions:
         """The options of issuers, with their secrets."""
         options = place.table.auth

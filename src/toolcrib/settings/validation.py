@@ -32,7 +32,19 @@ _SWITCHES: Final = frozenset({"breaker", "retry", "cache", "past_requests"})
 """Tables that `true` turns on as they are by default, and `false` turns off."""
 _FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
 _SECRETS: Final = frozenset(
-    {"tokens", "token", "approval_key", "password", "client_secret", "env", "headers", "url", "server_url", "http_url"}
+    {
+        "tokens",
+        "token",
+        "key",
+        "approval_key",
+        "password",
+        "client_secret",
+        "env",
+        "headers",
+        "url",
+        "server_url",
+        "http_url",
+    }
 )
 _LITERAL_SECRETS: Final = frozenset({"token", "secret", "value"})
 _REPLACED: Final = {
