@@ -14,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 from tests.server.conftest import JSON, Crib, at_address, client_at, crib, names, native
 from tests.server.test_stdio import OPENING, request
 
+from toolcrib.server import direct as server_direct
 from toolcrib.server import sdk_workarounds
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
@@ -261,6 +262,7 @@ async def test_a_large_result_is_the_same_over_http_as_in_memory(mode: str) -> N
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sdk_workarounds, "spliced", note)
+            patch.setattr(server_direct, "spliced", note)
             async with at_address(app_of(served)) as url, client_at(f"{url}/mcp", mode=mode) as client:
                 over_http = await client.call_tool("echo", {})
                 with_progress = await client.call_tool("echo", {}, progress_callback=_ignore)

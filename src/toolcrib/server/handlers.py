@@ -79,11 +79,38 @@ ObserveRequest = Callable[[str, str, float], None]
 
 
 class ToolServer(NotifyingServer):
-    """An MCP server, with the notifier that it needs to announce changes."""
+    """An MCP server, with the notifier that it needs to announce changes, and what else answers its requests."""
 
-    def __init__(self, name: str, *, changes: ListChangeNotifier | None, **options: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        facade: ToolFacade,
+        *,
+        changes: ListChangeNotifier | None,
+        observe: "ObserveRequest | None" = None,
+        **options: Any,
+    ) -> None:
         super().__init__(name, notifies=changes is not None, **options)
         self.changes = changes
+        self.tools = ToolHandlers(facade, lambda: self.server_info_stamp)
+        self.observed = None if observe is None else _observed(observe)
+        """Middleware that observes each request."""
+        self._own_middleware: tuple[ServerMiddleware[Any], ...] = ()
+        self.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, self.tools.list_tools)
+        self.add_request_handler("tools/call", mcp_types.CallToolRequestParams, self.tools.call_tool)
+        self._own_handlers = self._tool_handlers()
+
+    def _tool_handlers(self) -> tuple[object, object]:
+        return self.get_request_handler("tools/list"), self.get_request_handler("tools/call")
+
+    def complete(self, middleware: Sequence[ServerMiddleware[Any]]) -> None:
+        """Use this middleware."""
+        self.middleware[:] = self._own_middleware = tuple(middleware)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether requests about tools are answered by nothing but what it was made with."""
+        return tuple(self.middleware) == self._own_middleware and self._tool_handlers() == self._own_handlers
 
 
 def make_server(
@@ -104,12 +131,17 @@ def make_server(
     of each request.
     """
     server = ToolServer(
-        name, changes=changes, version=version, title=title, description=description, website_url=website_url
+        name,
+        facade,
+        changes=changes,
+        observe=observe,
+        version=version,
+        title=title,
+        description=description,
+        website_url=website_url,
     )
-    handlers = ToolHandlers(facade, lambda: server.server_info_stamp)
+    handlers = server.tools
     tasks = TaskHandlers(facade, handlers.run_call, _large_result_to_wire)
-    server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, handlers.list_tools)
-    server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, handlers.call_tool)
     rules: list[_Rule] = [
         *((lambda _: TRACING.is_on, middleware) for middleware in server.middleware),
         (lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
@@ -126,7 +158,7 @@ def make_server(
             (lambda ctx: ctx.method == "initialize", subscriptions.subscribe_session),
             (lambda ctx: LOG_LEVEL_META_KEY in (ctx.meta or {}), subscriptions.forward_logs),
         ]
-    server.middleware[:] = [*([_observed(observe)] if observe is not None else []), _where_applicable(rules)]
+    server.complete([*([server.observed] if server.observed is not None else []), _where_applicable(rules)])
     return server
 
 
@@ -255,24 +287,26 @@ class ToolHandlers:
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """`tools/call`, for a meta-tool or a tool by its public name."""
-        http = request.request if is_modern(request.protocol_version) else None
-        run = partial(self._run, params, None if http is None else http.headers)
-        result = await as_mcp_errors(self.run_call(to_call_context(request, params), run))
-        return await _large_result_to_wire(result, request.protocol_version)
+        result = await self.call(request, to_call_context(request, params), params.name, params.arguments)
+        return await defer_large_parts(result)
 
-    async def _run(
-        self, params: mcp_types.CallToolRequestParams, headers: Mapping[str, str] | None, ctx: Context
-    ) -> ToolResult:
+    async def call(self, request: RequestContext, ctx: Context, name: str, arguments: Object | None) -> dict[str, Any]:
+        """The result of a call, of any size, in the client's protocol version. Raises `MCPError`."""
+        http = request.request if is_modern(request.protocol_version) else None
+        run = partial(self._run, name, arguments or {}, None if http is None else http.headers)
+        result = await as_mcp_errors(self.run_call(ctx, run))
+        return await _result_in_steps(result, request.protocol_version)
+
+    async def _run(self, name: str, arguments: Object, headers: Mapping[str, str] | None, ctx: Context) -> ToolResult:
         """Run the call. Raises `MCPError` if an `Mcp-Param-*` header is not what the arguments say.
 
         The SDK's own check of the headers knows no callers, and would show what is hidden from some.
         """
-        arguments = params.arguments or {}
-        if headers is not None and (schema := await self._facade.header_schema(ctx, params.name)) is not None:
+        if headers is not None and (schema := await self._facade.header_schema(ctx, name)) is not None:
             rejection = validate_mcp_param_headers(schema, arguments, headers)
             if rejection is not None:
                 raise MCPError(rejection.code, rejection.message, rejection.data)
-        return await self._facade.call(ctx, params.name, arguments)
+        return await self._facade.call(ctx, name, arguments)
 
     async def run_call(self, ctx: Context, run: RunCall) -> ToolResult:
         """Run a call; an error becomes a result, unless it concerns the request. Raises such errors and `MCPError`."""

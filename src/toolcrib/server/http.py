@@ -30,7 +30,8 @@ from toolcrib.server.asgi import LISTEN_METHOD, HttpApp, LifespanContext, Readin
 from toolcrib.server.auth import extra_paths, url_host
 from toolcrib.server.connections import bounded_protocol
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
-from toolcrib.server.handlers import end_streams
+from toolcrib.server.direct import DirectMethods
+from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
@@ -119,6 +120,7 @@ class StreamableHttpEndpoint:
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:
         self._server = server
+        self._direct = DirectMethods(server) if isinstance(server, ToolServer) else None
         self._options = options
         self._managers: tuple[SessionManager, StreamableHTTPSessionManager] | None = None
         self._open_streams: Counter[str] = Counter()
@@ -150,7 +152,12 @@ class StreamableHttpEndpoint:
         body = await _read_body(self._options, scope, receive, send)
         if body is None:
             return
-        replay, splicer = _ReplayBody(body, receive), Splicer(send)
+        replay = _ReplayBody(body, receive)
+        direct = None if self._direct is None else self._direct.app(scope, body)
+        if direct is not None:
+            await _cancel_on_disconnect(direct, scope, replay, send)
+            return
+        splicer = Splicer(send)
         if headers.get("mcp-method") == LISTEN_METHOD:
             await plain.handle_stateless(scope, replay, send)
             return

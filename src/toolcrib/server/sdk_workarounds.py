@@ -19,6 +19,7 @@ from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
+from mcp.server.runner import ServerRunner
 from mcp_types import methods
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -75,6 +76,12 @@ def _client_in_memory(ctx: ServerRequestContext[Any, Any]) -> object:
 def may_send_requests(ctx: ServerRequestContext[Any, Any]) -> bool:
     """Whether the connection is initialized, so that the SDK would accept requests other than the handshake."""
     return connection_of(ctx).initialize_accepted
+
+
+def serialize_result(server: Server[Any], method: str, version: str, result: dict[str, Any]) -> dict[str, Any]:
+    """The result as the SDK would send it. Raises `MCPError` for an invalid one."""
+    runner = ServerRunner(server, Connection.from_envelope(version, None, None), None)
+    return runner._serialize(method, version, result)  # noqa: SLF001 - the SDK has no public way
 
 
 class NotifyingServer(Server[Any]):
@@ -213,6 +220,14 @@ async def defer_large_parts(result: dict[str, Any]) -> dict[str, Any]:
             else:
                 del small[key]
     return small
+
+
+def is_large(value: Any) -> bool:
+    """Whether a part of a result has to bypass the SDK, or cannot be sent at all."""
+    try:
+        return len(to_json(value)) >= _LARGE_BYTES
+    except (ValueError, TypeError):
+        return True
 
 
 async def _encoded(value: Any) -> bytes:

@@ -1,0 +1,277 @@
+"""Answers `tools/call` and `tools/list` over HTTP without the SDK's transport, through the same handlers.
+
+The SDK validates and copies each message several times, which takes longer than the call itself. Only requests whose
+every part is certain to be valid are answered here; any other one, wrong ones among them, goes to the SDK, which says
+what is wrong with it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import mcp_types
+from mcp.server.connection import Connection
+from mcp.server.context import HandlerResult
+from mcp.server.runner import modern_error_data
+from mcp.server.streamable_http import check_accept_headers
+from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    ErrorData,
+    JSONRPCError,
+    methods,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.types import ASGIApp, Scope, Send
+
+from toolcrib.server.context import RequestContext, to_context
+from toolcrib.server.handlers import ToolServer
+from toolcrib.server.sdk_workarounds import (
+    SPLICES_KEY,
+    defer_large_parts,
+    is_large,
+    restore_large_parts,
+    serialize_result,
+    spliced,
+)
+from toolcrib.tracing import TRACING
+
+_JSON: Final = b"application/json"
+_OK: Final = 200
+_ROUTING_HEADERS: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
+_READ_HEADERS: Final = _ROUTING_HEADERS | {b"content-type", b"accept"}
+_REQUEST_KEYS: Final = {"jsonrpc", "id", "method", "params"}
+_PLAIN_KEYS: Final = {"content", "isError", "structuredContent", "resultType"}
+_TEXT_KEYS: Final = {"type", "text"}
+_ENCODED_NAME: Final = "=?"
+"""How a header begins whose value is encoded."""
+_PARAMS: Final = {"tools/call": frozenset({"name", "arguments", "_meta"}), "tools/list": frozenset({"cursor", "_meta"})}
+"""The parts of each method's params that are understood here."""
+_ENVELOPE: Final = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
+_STREAM_KEYS: Final = ("progressToken", "progress_token", LOG_LEVEL_META_KEY)
+"""A request with one of these may want notifications before its response."""
+_RESERVED_META: Final = "io.modelcontextprotocol/"
+_MAX_ENVELOPES: Final = 256
+_MAX_TEXT_CHARS: Final = 2_500
+"""Longer texts may be large once encoded, and are left to `defer_large_parts`."""
+_encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+class _ReplySession:
+    """The SDK's session as far as a request can use it whose client gets nothing but the response."""
+
+    can_send_request = False
+
+    def __init__(self, capabilities: mcp_types.ClientCapabilities | None) -> None:
+        self.client_capabilities = capabilities
+
+    async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Do nothing: the request asks for no progress."""
+
+    async def send_notification(self, notification: mcp_types.ServerNotification, **_: Any) -> None:
+        """Do nothing: the response carries no notifications."""
+
+    async def send_request(self, request: mcp_types.ServerRequest, *_: Any, **__: Any) -> Any:
+        """Raise `NoBackChannelError`."""
+        raise NoBackChannelError(request.method)
+
+
+@dataclass(slots=True)
+class DirectRequest:
+    """One request, with what handlers read of the SDK's context of a request."""
+
+    request: Request
+    method: str
+    params: dict[str, Any]
+    request_id: int | str
+    protocol_version: str
+    session: _ReplySession
+    meta: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meta = self.params["_meta"]
+
+
+class DirectMethods:
+    """What answers such requests. Safe to use for as long as the server."""
+
+    def __init__(self, server: ToolServer) -> None:
+        self._server = server
+        self._envelopes: dict[str, _ReplySession | None] = {}
+        """By the client's part of `_meta`; None for an invalid one."""
+        self._stamp = {SERVER_INFO_META_KEY: server.server_info_stamp}
+
+    def app(self, scope: Scope, body: bytes) -> ASGIApp | None:
+        """What answers a request; None if it has to be left to the SDK."""
+        request = self._read(scope, body)
+        if request is None:
+            return None
+        return lambda _scope, _receive, send: self._respond(request, send)
+
+    def _read(self, scope: Scope, body: bytes) -> DirectRequest | None:
+        """Read a request of 2026-07-28; None if it is not certain that it can be answered here."""
+        if scope["method"] != "POST" or TRACING.is_on or not self._server.is_unchanged:
+            return None
+        headers = _read_headers(scope)
+        message = None if headers is None else _read_message(headers, body)
+        if headers is None or message is None:
+            return None
+        params, version = message["params"], headers["mcp-protocol-version"]
+        session = self._session(params["_meta"], version)
+        if session is None:
+            return None
+        request = Request({**scope, SPLICES_KEY: {}})
+        return DirectRequest(request, message["method"], params, message["id"], version, session)
+
+    def _session(self, meta: Any, version: str) -> _ReplySession | None:
+        """The client that `_meta` describes; None if it is invalid, or wants more than a response."""
+        if not isinstance(meta, dict) or meta.get(PROTOCOL_VERSION_META_KEY) != version:
+            return None
+        if any(key in _STREAM_KEYS or (key.startswith(_RESERVED_META) and key not in _ENVELOPE) for key in meta):
+            return None
+        envelope = {key: meta[key] for key in _ENVELOPE if key in meta}
+        key = repr(envelope)
+        if key not in self._envelopes:
+            if len(self._envelopes) >= _MAX_ENVELOPES:
+                self._envelopes.clear()
+            self._envelopes[key] = _read_envelope(envelope, version)
+        return self._envelopes[key]
+
+    async def _respond(self, request: DirectRequest, send: Send) -> None:
+        """Answer a request."""
+        body, status = b"", _OK
+        ctx = cast("RequestContext", request)  # with all that the handlers of these methods read
+
+        async def answer(ctx: RequestContext) -> HandlerResult:
+            nonlocal body
+            if request.method == "tools/list":
+                page = await self._server.tools.list_tools_encoded(ctx, _no_other_handler)
+                body = self._encoded(request, page)
+                return page
+            params = request.params
+            result = await self._server.tools.call(ctx, to_context(ctx), params["name"], params.get("arguments"))
+            body = self._plain_text(request, result) or await self._checked(request, result)
+            return result
+
+        try:
+            observed = self._server.observed
+            await (answer(ctx) if observed is None else observed(ctx, answer))
+        except Exception as error:  # noqa: BLE001 - as the SDK does
+            failed = modern_error_data(error)
+            body, status = _error_body(request.request_id, failed), ERROR_CODE_HTTP_STATUS.get(failed.code, _OK)
+        headers = [(b"content-length", b"%d" % len(body)), (b"content-type", _JSON)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _plain_text(self, request: DirectRequest, result: dict[str, Any]) -> bytes | None:
+        """The response with a short result of plain text, as the SDK would write it; None for any other result."""
+        content = result.get("content")
+        if content is None or not result.keys() <= _PLAIN_KEYS:
+            return None
+        blocks, chars = [], 0
+        for block in content:
+            if block.keys() != _TEXT_KEYS or block["type"] != "text" or not isinstance(block["text"], str):
+                return None
+            blocks.append({"text": block["text"], "type": "text"})
+            chars += len(block["text"])
+        if chars > _MAX_TEXT_CHARS:
+            return None
+        plain: dict[str, Any] = {"content": blocks, "isError": result["isError"], "resultType": "complete"}
+        if "structuredContent" in result:
+            structured = plain["structuredContent"] = result["structuredContent"]
+            if is_large(structured):
+                return None
+        plain["_meta"] = self._stamp
+        try:
+            return _encode({"jsonrpc": "2.0", "id": request.request_id, "result": plain}).encode()
+        except (ValueError, TypeError):  # such as a number that is not finite, which the SDK replaces
+            return None
+
+    async def _checked(self, request: DirectRequest, result: dict[str, Any]) -> bytes:
+        """The response with any result, checked and written by the SDK but for its large parts."""
+
+        async def checked(_: RequestContext) -> dict[str, Any]:
+            small = await defer_large_parts(result)
+            return serialize_result(self._server, request.method, request.protocol_version, small)
+
+        return self._encoded(request, await restore_large_parts(cast("RequestContext", request), checked))
+
+    def _encoded(self, request: DirectRequest, result: HandlerResult) -> bytes:
+        text = json.dumps({"jsonrpc": "2.0", "id": request.request_id, "result": result}, separators=(",", ":"))
+        return spliced(text.encode(), request.request.scope[SPLICES_KEY])
+
+
+async def _no_other_handler(_: RequestContext) -> HandlerResult:
+    raise AssertionError("the middleware answers by itself")
+
+
+def _read_headers(scope: Scope) -> dict[str, str] | None:
+    """The headers that decide how a request is answered; None for an unusual request."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        if name in _READ_HEADERS:
+            key = name.decode()
+            if key in found:
+                return None
+            found[key] = value.decode("latin-1")
+    if found.get("content-type", "").lower() != "application/json" or not _accepts_json(found.get("accept", "")):
+        return None
+    is_known = found.get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS and found.get("mcp-method") in _PARAMS
+    return found if is_known else None
+
+
+@lru_cache(maxsize=64)
+def _accepts_json(accept: str) -> bool:
+    request = Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})
+    return check_accept_headers(request)[0]
+
+
+def _read_message(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
+    """The JSON-RPC request of the method that the headers name; None if it may be invalid."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or message.keys() != _REQUEST_KEYS:
+        return None
+    method, params = headers["mcp-method"], message["params"]
+    if message["jsonrpc"] != "2.0" or message["method"] != method or type(message["id"]) not in (int, str):
+        return None
+    if not isinstance(params, dict) or "_meta" not in params or not params.keys() <= _PARAMS[method]:
+        return None
+    is_valid = _is_call(params, headers.get("mcp-name", "")) if method == "tools/call" else _is_list(params)
+    return message if is_valid else None
+
+
+def _is_call(params: Mapping[str, Any], name: str) -> bool:
+    """Whether these are the params of a call of the tool that the header names."""
+    if not name or params.get("name") != name or name.startswith(_ENCODED_NAME):
+        return False
+    return "arguments" not in params or isinstance(params["arguments"], dict)
+
+
+def _is_list(params: Mapping[str, Any]) -> bool:
+    return "cursor" not in params or isinstance(params["cursor"], str)
+
+
+def _read_envelope(envelope: Mapping[str, Any], version: str) -> _ReplySession | None:
+    try:
+        methods.validate_client_request("tools/list", version, {"_meta": envelope})
+    except (ValidationError, KeyError):
+        return None
+    info, capabilities = envelope.get(CLIENT_INFO_META_KEY), envelope[CLIENT_CAPABILITIES_META_KEY]
+    return _ReplySession(Connection.from_envelope(version, info, capabilities).client_capabilities)
+
+
+def _error_body(request_id: int | str, error: ErrorData) -> bytes:
+    message = JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+    return json.dumps(message.model_dump(mode="json", by_alias=True, exclude_none=True), separators=(",", ":")).encode()

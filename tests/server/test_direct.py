@@ -1,0 +1,364 @@
+"""Requests that are answered without the SDK's transport get the answers that it would give."""
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+from tests.server.conftest import TOKENS, Crib, PerTenant, crib, native
+
+from toolcrib.errors import ExecutionFailed, ToolNotFound
+from toolcrib.server.http import http_app
+from toolcrib.server.lifespan import AsgiApp
+from toolcrib.server.options import HttpOptions
+from toolcrib.server.sessions import SessionManager
+from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
+
+pytestmark = pytest.mark.anyio
+
+VERSION = "2026-07-28"
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png", "annotations": {"priority": 1.0}}
+LINK = {"type": "resource_link", "uri": "file:///a", "name": "a", "unknown": 1}
+QUESTION = {
+    "method": "elicitation/create",
+    "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+}
+
+
+def text(value: str, **more: Any) -> ToolResult:
+    return ToolResult(content=({"type": "text", "text": value},), **more)
+
+
+RESULTS: dict[str, ToolResult | Exception] = {
+    "plain": text("héllo \u2028 \x00"),
+    "empty": ToolResult(),
+    "blocks": ToolResult(content=(IMAGE, LINK, {"type": "text", "text": "a", "annotations": {"audience": ["user"]}})),
+    "unknown_block": ToolResult(content=({"type": "hologram", "data": [1]}, {"type": "text", "text": "b"})),
+    "surrogate": text("half \ud83d", structured={"half": "\ud83d"}),
+    "structured": text("s", structured={"a": None, "b": [1, 2.5, True], "é": {}}),
+    "list": text("s", structured=[1, None]),
+    "scalar": text("s", structured=0),
+    "not_finite": text("s", structured={"n": float("nan"), "i": float("inf")}),
+    "failed": text("it failed", is_error=True),
+    "meta": text("m", meta={"k": "v", "toolcrib/x": [1]}),
+    "long": text("x" * 5_000),
+    "large": text("é" * 40_000, structured={"rows": [[number] for number in range(9_000)]}),
+    "many": ToolResult(content=tuple({"type": "text", "text": f"{number}"} for number in range(700))),
+    "asks": ToolResult(kind="input_required", input_requests={"q": QUESTION}, request_state="s"),
+    "raises": ExecutionFailed("It cannot run.", hint="Try later."),
+    "gone": ToolNotFound("There is none."),
+    "bug": ValueError("a secret of ours"),
+}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+MARKED = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "Region"}}}
+
+
+async def run(ctx: Context, name: str, arguments: Object) -> ToolResult:
+    if name == "caller":
+        return text(json.dumps([ctx.caller.id, ctx.session, ctx.show_all, dict(ctx.meta)]))
+    if name in ("checked", "marked", "hidden"):
+        return text(json.dumps(dict(arguments)))
+    found = RESULTS[name]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+TOOLS = (
+    *(native(name) for name in [*RESULTS, "caller"]),
+    Tool(name="checked", input_schema=SCHEMA, visibility=Visibility.NATIVE),
+    Tool(name="marked", input_schema=MARKED, visibility=Visibility.NATIVE),
+    native("hidden", "bits"),
+)
+
+
+@dataclass
+class Exchange:
+    """A request, as its sender may write it."""
+
+    method: str = "tools/call"
+    params: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str | None] = field(default_factory=dict)
+    envelope: dict[str, Any] = field(default_factory=dict)
+    message: dict[str, Any] = field(default_factory=dict)
+    body: bytes | None = None
+    twice: tuple[str, str] | None = None
+    verb: str = "POST"
+
+    def head(self) -> list[tuple[bytes, bytes]]:
+        headers = {
+            "host": "127.0.0.1",
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "authorization": f"Bearer {TOKENS[0].secret}",
+            "mcp-protocol-version": VERSION,
+            "mcp-method": self.method,
+            **({"mcp-name": str(self.params["name"])} if "name" in self.params else {}),
+            **self.headers,
+        }
+        pairs = [*((name, value) for name, value in headers.items() if value is not None)]
+        pairs += [self.twice] if self.twice is not None else []
+        return [(name.encode(), value.encode("latin-1", "replace")) for name, value in pairs]
+
+    def content(self) -> bytes:
+        if self.body is not None:
+            return self.body
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": VERSION,
+            "io.modelcontextprotocol/clientInfo": {"name": "c", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+            **self.envelope,
+        }
+        params = {**self.params, "_meta": {key: value for key, value in meta.items() if value is not ...}}
+        message = {"jsonrpc": "2.0", "id": 7, "method": self.method, "params": params, **self.message}
+        return json.dumps({key: value for key, value in message.items() if value is not ...}).encode()
+
+
+def call(name: str, arguments: Any = ..., **more: Any) -> Exchange:
+    return Exchange(params={"name": name, **({} if arguments is ... else {"arguments": arguments})}, **more)
+
+
+def listing(**more: Any) -> Exchange:
+    return Exchange(method="tools/list", **more)
+
+
+VALID = [
+    *(call(name) for name in RESULTS),
+    *(call(name, {}) for name in RESULTS),
+    call("caller", envelope={"traceparent": "00-1-1-00", "k": {"n": 1}, "toolcrib/show-all": True}),
+    call("caller", headers={"mcp-session-id": "mine", "x-mcp-show-all": "true"}),
+    call("caller", headers={"authorization": f"Bearer {TOKENS[1].secret}"}),
+    call("hidden", headers={"authorization": f"Bearer {TOKENS[1].secret}"}),
+    call("checked", {"text": "x"}),
+    call("marked", {"r": "eu"}, headers={"mcp-param-region": "eu"}),
+    listing(),
+    listing(headers={"authorization": f"Bearer {TOKENS[1].secret}"}),
+]
+"""What is answered directly."""
+INVALID = [
+    call("hidden"),
+    call("nothing"),
+    call("checked", {"text": 1}),
+    call("checked", {}),
+    call("plain", []),
+    call("plain", None),
+    call("plain", headers={"mcp-name": "empty"}),
+    call("plain", headers={"mcp-name": "=?base64?cGxhaW4=?="}),
+    call("=?base64?cGxhaW4=?="),
+    call("plain", headers={"authorization": None}),
+    call("plain", headers={"authorization": "Bearer wrong"}),
+    call("marked", {"r": "eu"}),
+    call("marked", {"r": "eu"}, headers={"mcp-param-region": "us"}),
+    listing(params={"cursor": "none"}),
+    listing(params={"cursor": 5}),
+    listing(params={"other": 5}),
+    *(Exchange(method=method, params={"name": "plain"}) for method in ("tools/none", "ping", "server/discover")),
+    *(call("plain", verb=verb) for verb in ("GET", "DELETE", "PUT")),
+]
+HEADERS = ("content-type", "accept", "mcp-protocol-version", "mcp-method", "mcp-name", "host", "authorization")
+VALUES: list[str | None] = [
+    None,
+    "",
+    "x",
+    "application/json",
+    "application/json; charset=utf-8",
+    "APPLICATION/JSON",
+    "text/*",
+    "*/*",
+    "tools/call",
+    "plain",
+    "2025-06-18",
+    "2099-01-01",
+]
+ODD: tuple[Any, ...] = (
+    ...,
+    None,
+    1,
+    "2025-06-18",
+    "info",
+    {},
+    {"elicitation": {"form": {}}, "roots": {}},
+    {"name": "c"},
+    [],
+)
+ENVELOPES: list[dict[str, Any]] = [
+    *(
+        {f"io.modelcontextprotocol/{key}": value}
+        for key in ("protocolVersion", "clientInfo", "clientCapabilities", "logLevel", "other")
+        for value in ODD
+    ),
+    *({key: value} for key in ("progressToken", "progress_token") for value in ODD),
+]
+MESSAGES: list[dict[str, Any]] = [
+    {key: value} for key in ("jsonrpc", "id", "method", "params", "more") for value in (*ODD, 1.5, True, "2.0", 2**70)
+]
+BODIES = [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"id":' * 2_000, b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]']
+
+
+def generated() -> Iterator[Exchange]:
+    """Requests of which one part or two are unusual."""
+    yield from VALID
+    yield from INVALID
+    for name, value in itertools.product(HEADERS, VALUES):
+        yield call("structured", {}, headers={name: value})
+    for envelope in ENVELOPES:
+        yield call("plain", {"a": 1}, envelope=envelope)
+        yield listing(envelope=envelope, headers={"accept": "application/json"})
+    for message in MESSAGES:
+        yield call("failed", message=message)
+    for body in BODIES:
+        yield call("plain", body=body)
+    for name in ("mcp-name", "mcp-method", "mcp-protocol-version", "accept", "content-type"):
+        yield call("plain", twice=(name, "plain"))
+    chance = random.Random(17)  # noqa: S311 - the same requests each time
+    for _ in range(250):
+        one = chance.choice([*VALID, *INVALID])
+        yield Exchange(
+            method=one.method,
+            params=one.params,
+            verb=one.verb,
+            headers={
+                **one.headers,
+                **({chance.choice(HEADERS): chance.choice(VALUES)} if chance.random() < 0.4 else {}),
+            },
+            envelope={**one.envelope, **(chance.choice(ENVELOPES) if chance.random() < 0.4 else {})},
+            message=chance.choice(MESSAGES) if chance.random() < 0.3 else {},
+        )
+
+
+@dataclass
+class Both:
+    """An app, and how many of its requests the SDK's transport has answered."""
+
+    served: Crib
+    app: AsgiApp
+    by_sdk: int = 0
+
+    async def ask(self, exchange: Exchange) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """The status, headers and body of the response."""
+        sent: list[Any] = []
+        body = exchange.content()
+        parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Any:
+            return parts.pop() if parts else await anyio.sleep_forever()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": exchange.verb,
+            "path": "/mcp",
+            "raw_path": b"/mcp",
+            "query_string": b"",
+            "root_path": "",
+            "headers": [*exchange.head(), (b"content-length", b"%d" % len(body))],
+            "client": ("127.0.0.1", 1),
+        }
+        with anyio.fail_after(10):
+            await self.app(scope, receive, send)
+        headers = sorted((name, value) for name, value in sent[0]["headers"] if name != b"mcp-session-id")
+        return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
+
+    async def ask_sdk(self, exchange: Exchange) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """The same, with middleware that leaves every request to the SDK."""
+        before = list(self.served.server.middleware)
+        self.served.server.middleware.append(_pass)
+        try:
+            return await self.ask(exchange)
+        finally:
+            self.served.server.middleware[:] = before
+
+
+async def _pass(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
+    return await call_next(ctx)
+
+
+@contextlib.asynccontextmanager
+async def both(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Both]:
+    async with crib(*TOOLS, handler=run, policy=PerTenant(), surfaces=["direct"]) as served:
+        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        found = Both(served, app)
+        inner = SessionManager.handle_stateless
+
+        async def counted(self: SessionManager, *args: Any) -> None:
+            found.by_sdk += 1
+            await inner(self, *args)
+
+        monkeypatch.setattr(SessionManager, "handle_stateless", counted)
+        async with app.running():
+            yield found
+
+
+def parsed(answer: tuple[int, Any, bytes]) -> Any:
+    try:
+        return json.loads(answer[2])
+    except ValueError:
+        return answer[2]
+
+
+async def test_valid_requests_are_answered_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with both(monkeypatch) as served:
+        for exchange in VALID:
+            assert (await served.ask(exchange))[0] in (200, 400), exchange
+        assert served.by_sdk == 0
+        await served.ask_sdk(VALID[0])
+        assert served.by_sdk == 1
+
+
+async def test_every_answer_is_that_of_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+    async with both(monkeypatch) as served:
+        for exchange in generated():
+            count += 1
+            direct, by_sdk = await served.ask(exchange), await served.ask_sdk(exchange)
+            assert direct[0] == by_sdk[0], exchange
+            assert parsed(direct) == parsed(by_sdk), exchange
+            large = len(by_sdk[2]) > 16_000
+            assert large or direct == by_sdk, exchange
+    assert count > 500
+
+
+async def test_errors_of_the_program_stay_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with both(monkeypatch) as served:
+        status, _, body = await served.ask(call("bug"))
+        assert status == 200
+        assert b"Traceback" not in body
+
+
+async def test_a_direct_call_ends_when_its_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError("it was not cancelled")
+
+    async with crib(native("slow"), handler=wait, surfaces=["direct"]) as served:
+        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+        async with app.running(), anyio.create_task_group() as group:
+            exchange = call("slow", headers={"authorization": None})
+            parts: list[Mapping[str, Any]] = [{"type": "http.request", "body": exchange.content()}]
+
+            async def receive() -> Any:
+                if parts:
+                    return parts.pop()
+                await begun.wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message: Any) -> None:
+                raise AssertionError("the client has left")
+
+            scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": exchange.head()}
+            group.start_soon(app, scope, receive, send)
+            with anyio.fail_after(5):
+                await ended.wait()
