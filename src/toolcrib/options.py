@@ -5,7 +5,14 @@
 
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.gateway.options import GatewayOptions, SessionOptions
-from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
+from toolcrib.middleware.options import (
+    AuditFileOptions,
+    BreakerOptions,
+    CacheOptions,
+    CallOptions,
+    RateOptions,
+    RetryOptions,
+)
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import (
@@ -25,6 +32,7 @@ from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
 
 __all__ = [
     "ArgumentOverride",
+    "AuditFileOptions",
     "AuthOptions",
     "Bm25Options",
     "BreakerOptions",
