@@ -436,6 +436,7 @@ class App(ToolDecorator, ServableApp):
             self.gateway.refresher.use_keywords(settings.gateway.keywords)
         if change.tokens:
             self._replace_tokens(settings.http.tokens, settings.auth)
+            await self._watch_keys()
         self.settings = replace(
             before,
             servers=settings.servers,
@@ -593,6 +594,9 @@ class App(ToolDecorator, ServableApp):
             group.cancel_scope.cancel()
         for end in ends:
             raise end
+
+    def _state_store(self) -> StateStore:
+        return self._state
 
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         live, names = self.gateway.refresher, {server.name for server in self.fleet.servers()}

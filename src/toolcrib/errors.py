@@ -334,7 +334,7 @@ _SECRETS: Final = re.compile(
     r"(?P<url>\b[a-z][a-z0-9+.-]*://)[^\s/@]+@"
     r"|(?P<scheme>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*"
     r"|(?P<pair>[\w-]*(?:password|passwd|pwd|secret|token|api_?-?key)[\"']?(?:=|:\s*(?=[\"']))[\"']?)[^\s\"'&,;]{3,}"
-    r"|\b(?:sk-|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ[\w-]{8,}\.)[\w.-]{8,}",
+    r"|\b(?:sk-|gh[a-z]_|github_pat_|glpat-|tcrib_|xox[a-z]-|AKIA|AIza|eyJ[\w-]{8,}\.)[\w.-]{8,}",
     re.IGNORECASE,
 )
 

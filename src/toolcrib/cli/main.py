@@ -69,6 +69,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "state": _SETUP,
         "stats": _SETUP,
         "audit": "audit",
+        "tokens": "tokens",
         "eval": _TOOLS,
         "demo": _SETUP,
     },

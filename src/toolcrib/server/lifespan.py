@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, Literal, Protocol, Self, TypeVar
 from weakref import WeakSet
@@ -22,6 +22,7 @@ from toolcrib.checks import checked
 from toolcrib.containment import InternalCancellation, contained, record_call_error
 from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, SettingsError, ToolcribError, check_type
 from toolcrib.server.options import AuthOptions, HttpOptions, Token
+from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator
 
 _T = TypeVar("_T")
@@ -209,6 +210,8 @@ class ServableApp(Lifecycle):
         self._http_problem = problem
         self._credentials: Any = None
         """The `Credentials` of the options, once HTTP is served with them."""
+        self._watching: anyio.abc.TaskGroup | None = None
+        """The task group in which revoked keys are watched for."""
         self._is_open = False
         """Whether HTTP is served to clients without any authentication."""
         self._mounts: dict[_Transport, AsgiApp] = {}
@@ -218,6 +221,10 @@ class ServableApp(Lifecycle):
     @abstractmethod
     def _watch_collisions(self) -> AbstractAsyncContextManager[None]:
         """Context for serving; raises if the app must not be served, now or after later changes."""
+
+    @abstractmethod
+    def _state_store(self) -> StateStore:
+        """Where API keys are."""
 
     @abstractmethod
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
@@ -337,11 +344,24 @@ class ServableApp(Lifecycle):
 
     def _more_credentials(self, auth: AuthOptions) -> dict[str, Any]:
         """What identifies callers beside static tokens. Raises `SettingsError` for options that cannot be used."""
-        if not auth.issuers:
-            return {}
-        oauth = lazy_module("oauth").OAuthResource(auth, self._options)
-        oauth.check_hosts()
-        return {"oauth": oauth}
+        more: dict[str, Any] = {}
+        if auth.issuers:
+            more["oauth"] = lazy_module("oauth").OAuthResource(auth, self._options)
+            more["oauth"].check_hosts()
+        if auth.api_keys:
+            more["keys"] = self._api_keys
+        return more
+
+    @cached_property
+    def _api_keys(self) -> Any:
+        """The API keys in the app's state."""
+        return lazy_module("api_keys").ApiKeys(self._state_store())
+
+    async def _watch_keys(self) -> None:
+        """While the app runs, end open streams when an API key is revoked."""
+        if self._auth.api_keys and self._group is not None and self._watching is not self._group:
+            self._watching = self._group
+            await self._group.start(self._api_keys.watch, self.end_authenticated_streams)
 
     def _check_tokens(self, options: HttpOptions, auth: AuthOptions, problem: str) -> None:
         """Raise `SettingsError` if the credentials of the options cannot replace those in use."""
@@ -373,6 +393,7 @@ class ServableApp(Lifecycle):
         return replace(own, host=own.host if host is None else host, port=own.port if port is None else port)
 
     async def _run_mounts(self, group: anyio.abc.TaskGroup) -> None:
-        """Run mounted apps in the task group."""
+        """Run mounted apps in the task group, and watch for revoked keys."""
+        await self._watch_keys()
         for mount in tuple(self._mounts.values()):
             await group.start(mount.run)
