@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import gzip
+import importlib.util
 import json
 import os
 import platform
@@ -30,7 +31,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
+import anyio  # noqa: E402 - after the path
+
 import load  # noqa: E402 - after the path
+
+FAST = importlib.util.find_spec("uvloop") is not None
+"""`toolcrib serve` uses uvloop where it is installed."""
 
 MAX_STALL_MS = 50
 MAX_MEMORY_MB = 250
@@ -521,7 +527,7 @@ def _processor() -> str:
 ROLES: dict[str, Callable[..., Any]] = {
     "upstream": lambda: asyncio.run(run_upstream()),
     "stdio": run_stdio,
-    "gateway": lambda *urls: asyncio.run(run_gateway(*urls)),
+    "gateway": lambda *urls: anyio.run(run_gateway, *urls, backend_options={"use_uvloop": FAST}),
     "caller": lambda url, seconds: asyncio.run(run_caller(url, float(seconds))),
 }
 

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.server.conftest import JSON, TOKENS, Crib, Own, client_at, crib, names, native, token
 
 from toolcrib.app import App
-from toolcrib.errors import NotAuthenticated, SettingsError
+from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
 from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
 from toolcrib.server.http import bind_socket, http_app, sse_app
@@ -292,6 +292,19 @@ async def test_interleaved_requests_of_concurrent_sessions_never_mix() -> None:
     for user in ("ann", "bob"):
         assert f"of_{user}" in str(answers[user])
         assert answers[user]["result"]["structuredContent"]["seen"] == [f"of_{user}"]
+
+
+async def test_a_resolver_that_limits_the_rate_answers_429_with_the_time_to_wait() -> None:
+    def limited(_: Request) -> None:
+        raise RateLimited("Too many requests.", data={"retry_after_s": 2.4})
+
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            async with app.running(), http_of(RequestProviders(app, limited)) as http:
+                refused = await http.post("/mcp", json=OPENING)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "3")
+    assert refused.json()["error"]["message"] == "Too many requests."
 
 
 async def opened_as(http: httpx2.AsyncClient, user: str) -> dict[str, str]:

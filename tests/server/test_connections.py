@@ -2,12 +2,15 @@
 
 import json
 import logging
+import socket
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import httpx2
 import pytest
 from tests.server.conftest import JSON
@@ -153,6 +156,26 @@ async def test_one_address_cannot_take_more_than_its_connections(caplog: pytest.
     assert len([record for record in caplog.records if "connections were refused" in record.message]) == 1
 
 
+async def test_connections_that_arrive_together_are_accepted_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, accepted = 0, Counter[int]()
+    admit = connections.ConnectionLimits.admit
+
+    def admit_noted(limits: connections.ConnectionLimits, peer: str) -> bool:
+        accepted[turn] += 1
+        return admit(limits, peer)
+
+    monkeypatch.setattr(connections.ConnectionLimits, "admit", admit_noted)
+    with anyio.fail_after(20), ExitStack() as opened:
+        async with serving(options=HttpOptions(max_connections_per_peer=1000)) as (url, _, _):
+            address = httpx2.URL(url)
+            for _ in range(400):  # without a turn of the server
+                opened.enter_context(socket.create_connection((address.host, address.port or 80)))
+            while accepted.total() < 400:
+                turn += 1
+                await anyio.lowlevel.checkpoint()
+    assert max(accepted.values()) <= 64
+
+
 async def test_many_requests_without_waiting_for_answers_end_the_connection() -> None:
     with anyio.fail_after(10):
         async with serving() as (url, _, _):
@@ -240,6 +263,7 @@ async def test_requests_that_open_no_session_close_none() -> None:
                 session = await opened(http, url)
                 refused = [await http.post(url, json=PING), await http.post(url, content=b"{"), await http.get(url)]
                 assert [answer.status_code for answer in refused] == [400] * 3
+                assert await status_of(http, url, "", INITIALIZE) == 404
                 assert await status_of(http, url, session) == 200
 
 

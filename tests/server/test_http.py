@@ -275,6 +275,29 @@ async def test_a_call_that_never_ends_does_not_delay_the_shutdown() -> None:
     assert ended
 
 
+async def test_the_answer_to_a_call_that_the_shutdown_ends_says_when_to_try_again() -> None:
+    under_way = anyio.Event()
+
+    async def endless(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        under_way.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    answers: list[httpx2.Response] = []
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            async with serving(endless, HttpOptions(drain_s=0.2)) as (url, stop, _):
+
+                async def call() -> None:
+                    async with httpx2.AsyncClient(headers={**JSON, **MODERN}) as http:
+                        answers.append(await http.post(url, json=EXECUTE))
+
+                group.start_soon(call)
+                await under_way.wait()
+                stop.set()
+    assert [(answer.status_code, answer.headers["retry-after"]) for answer in answers] == [(503, "5")]
+
+
 async def test_a_call_is_cancelled_when_its_client_disconnects() -> None:
     under_way, ended = anyio.Event(), anyio.Event()
 

@@ -26,9 +26,9 @@ logger = logging.getLogger("toolcrib.serve")
 _MAX_PORT = 65535
 _CONSOLE_ADDRESS = "127.0.0.1:8321"
 _ENDS = (signal.SIGTERM, signal.SIGINT)
-_GC_THRESHOLDS = (5_000, 5)
+_GC_THRESHOLDS = (2_000, 5, 2)
 """New objects between two garbage collections, of which a call makes some hundred, and collections before one of the
-next generation. With more, each pauses all calls for longer: a session of an older client has a thousand objects."""
+next generation. With more, each pauses all calls for longer: a session of an older client has 300 objects."""
 _LOG_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SHUTDOWN_MARGIN_S = 0.7
 """Time to shut down in addition to that of running calls, in seconds."""

@@ -7,6 +7,7 @@ gets a JSON-RPC error, because SDK clients show its message whatever the HTTP st
 import contextlib
 import inspect
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -34,6 +35,7 @@ from toolcrib.errors import (
     NotAuthenticated,
     NotFound,
     NotStarted,
+    RateLimited,
     ServerUnavailable,
     StateUnavailable,
     ToolcribError,
@@ -321,7 +323,7 @@ class RequestProviders:
     """ASGI middleware: adds providers whose tools exist for this request only, beside those of other middleware.
 
     Put it around toolcrib's ASGI app, or into the middleware of the app that mounts it. When `resolve` raises, the
-    response is 500, or 401 for `NotAuthenticated`.
+    response is 500, 401 for `NotAuthenticated`, or 429 for `RateLimited`.
 
     >>> async def app(scope, receive, send): ...
     >>> mine = RequestProviders(app, lambda request: None)
@@ -394,6 +396,8 @@ class _ProviderInjector:
             found = await contained(self._resolved())
         except NotAuthenticated as error:
             await unauthorized(error)(scope, receive, send)
+        except RateLimited as error:
+            await error_response(429, error)(scope, receive, send)
         except Exception:
             logger.exception("cannot resolve the providers of a request")
             await error_response(500, ExecutionFailed(_RESOLVE_FAILED))(scope, receive, send)
@@ -504,7 +508,8 @@ def error_response(
 ) -> JSONResponse:
     """An HTTP response whose JSON-RPC error has the error and its hint as `message`, and its payload as `data`.
 
-    Without `code`, the JSON-RPC error code follows from the status.
+    Without `code`, the JSON-RPC error code follows from the status. An error that says when to try again says so in the
+    header `Retry-After` too.
 
     >>> error_response(413, InvalidRequest("Too large.", hint="Send less.")).body[:88].decode()
     '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Too large. Send less.","dat'
@@ -512,6 +517,8 @@ def error_response(
     if code is None:
         code = INTERNAL_ERROR if status >= _SERVER_ERROR else INVALID_REQUEST
     content = {"code": code, "message": str(error), "data": error.payload()}
+    if (after_s := error.data.get("retry_after_s")) is not None:
+        headers = {"Retry-After": str(math.ceil(after_s)), **(headers or {})}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": content}, status_code=status, headers=headers)
 
 

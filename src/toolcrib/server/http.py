@@ -68,6 +68,10 @@ _WATCH_AFTER_S: Final = 0.1
 
 
 _BACKLOG: Final = 2048
+_ACCEPTED_AT_ONCE: Final = 64
+"""Connections that asyncio accepts in one turn."""
+_RESTART_S: Final = 5
+"""When a client that is turned away by the shutdown may find the server again."""
 
 
 FLUSH_S: Final = 0.2
@@ -372,7 +376,8 @@ class _InFlightRequests:
                     self._idle.set()
                     self._idle = None
         if running.cancelled_caught and not answered:
-            await JSONResponse(_SHUTDOWN_ERROR, status_code=503)(scope, receive, send)
+            headers = {"Retry-After": str(_RESTART_S)}
+            await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
 
 
 class _UvicornServer(uvicorn.Server):
@@ -407,6 +412,7 @@ async def serve_http(
         proxy_headers=False,
         server_header=False,
         http=bounded_protocol(options),
+        backlog=_BACKLOG if _accepts_one_by_one() else _ACCEPTED_AT_ONCE,
         timeout_keep_alive=max(1, round(options.keep_alive_s)),
         timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before
     )
@@ -420,15 +426,27 @@ async def serve_http(
             group.cancel_scope.cancel()
 
 
+def _accepts_one_by_one() -> bool:
+    """Whether the event loop accepts one connection in each turn, as uvloop does; asyncio accepts all that wait."""
+    return type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+
+
+class _ListeningSocket(socket.socket):
+    """Lets as many connections wait as before when asyncio, which has one number for both, wants to accept fewer."""
+
+    def listen(self, backlog: int = _BACKLOG, /) -> None:
+        super().listen(max(backlog, _BACKLOG))
+
+
 def bind_socket(host: str, port: int) -> socket.socket:
     """A listening socket. Raises `SettingsError` where the address cannot be used."""
     # Name the protocol: asyncio disables Nagle's algorithm, which costs 40 ms a response, only on TCP sockets.
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = _ListeningSocket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.bind((host.strip("[]"), port))
-        sock.listen(_BACKLOG)
+        sock.listen()
     except (OSError, OverflowError) as error:
         sock.close()
         raise SettingsError(

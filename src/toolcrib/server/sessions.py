@@ -82,7 +82,7 @@ class SessionManager:
     async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a session, one that opens a session, or one without a session."""
         session_id = _header(scope, SESSION_HEADER)
-        if session_id:
+        if session_id is not None:
             await self._serve(session_id, scope, receive, send)
         else:
             await self._open(scope, receive, send)
@@ -138,7 +138,7 @@ class SessionManager:
         async def send_noted(message: Message) -> None:
             nonlocal opened, session
             if message["type"] == "http.response.start":
-                opened = _header(message, SESSION_HEADER)
+                opened = _header(message, SESSION_HEADER) or ""
                 if opened in self._manager._server_instances:  # noqa: SLF001 - as above
                     self._release(owner)
                     session = self._sessions[opened] = _Session(owner, requests=1)
@@ -229,6 +229,6 @@ def _is_initialize(body: bytes) -> bool:
     return isinstance(message, dict) and message.get("method") == "initialize"
 
 
-def _header(message: Message | Scope, name: str) -> str:
+def _header(message: Message | Scope, name: str) -> str | None:
     wanted = name.encode()
-    return next((value.decode("latin-1") for key, value in message["headers"] if key.lower() == wanted), "")
+    return next((value.decode("latin-1") for key, value in message["headers"] if key.lower() == wanted), None)
