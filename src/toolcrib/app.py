@@ -355,6 +355,10 @@ class App(ToolDecorator, ServableApp):
                     hint="Fix the server, or set `required` to false.",
                 )
 
+    def _login_routes(self) -> Sequence[Any]:
+        has_logins = self.settings.fleet.logins.public_url and any(one.auth for one in self.settings.servers)
+        return lazy_module("auth").login_routes(self.servers.logins) if has_logins else ()
+
     # -- registering -----------------------------------------------------------------------------------------------
 
     @property

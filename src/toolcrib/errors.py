@@ -16,6 +16,7 @@
     ├── ExecutionFailed                     a call was made, or attempted, and failed
     │   ├── ToolFailed                        the tool ran and reported an error
     │   ├── ServerUnavailable                 the server is not ready; nothing was run
+    │   │   └── LoginRequired                   a person must log in to the server first
     │   ├── RateLimited                       too many calls; nothing was run
     │   ├── ApprovalRequired                  a person must approve first; nothing was run
     │   ├── CallTimeout                       no response within the deadline
@@ -53,6 +54,7 @@ __all__ = [
     "InvalidName",
     "InvalidRequest",
     "InvalidTool",
+    "LoginRequired",
     "MissingExtra",
     "NameCollision",
     "NotAuthenticated",
@@ -202,6 +204,12 @@ class ServerUnavailable(ExecutionFailed):
     """The server that offers the tool is not ready."""
 
     code = "server_unavailable"
+
+
+class LoginRequired(ServerUnavailable):
+    """A person must log in to the server first; `data` has the `url` of the login page if the caller may use it."""
+
+    code = "login_required"
 
 
 class RateLimited(ExecutionFailed):

@@ -315,6 +315,8 @@ class ServerState(StrEnum):
     """Connected; its tools are current."""
     DEGRADED = "degraded"
     """Something is wrong, but its last good tools are served, marked stale."""
+    NEEDS_LOGIN = "needs_login"
+    """A person must log in first. The tools of an earlier connection, if there was one, are still listed."""
     FAILED = "failed"
     """Not usable, for the reason given."""
 
@@ -345,8 +347,8 @@ class ServerStatus:
     protocol: str = ""
     """The protocol version that was agreed on; empty before it is connected."""
     sessions: str = ""
-    """Whose sessions have a connection of their own: those of each client (`client`), of clients before 2026-07-28
-    (`older`), or none (`shared`). Empty before it is connected.
+    """Who has a connection of their own: each caller (`caller`), the sessions of each client (`client`) or of clients
+    before 2026-07-28 (`older`), or none (`shared`). Empty before it is connected.
     """
     sessions_why: str = ""
     """Why, if it is not only the default."""
@@ -538,6 +540,8 @@ class Context:
     """The task that the call is to run as, or that the request is about; None for other requests."""
     meta: Object = field(default_factory=dict)
     """The request's own `_meta`, without what belongs to the transport."""
+    token: str = field(default="", compare=False, repr=False)
+    """The bearer token that the caller was authenticated by, for servers that get a token in exchange for it."""
     memo: MutableMapping[Hashable, Any] | None = field(default=None, compare=False, repr=False)
     """Values computed once for the request, if the context is used for one request only."""
 

@@ -18,7 +18,7 @@ from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
-from toolcrib.upstream.options import FleetOptions
+from toolcrib.upstream.options import FleetOptions, LoginOptions
 
 Loading = Callable[..., Settings]
 
@@ -128,7 +128,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
     assert (server.max_result_bytes, server.max_result_nodes, server.max_result_blocks) == (2048, 3000, 40)
     assert settings == Settings(
         servers=settings.servers,
-        fleet=FleetOptions(backoff_first_s=0.5, backoff_max_s=10),
+        fleet=FleetOptions(backoff_first_s=0.5, backoff_max_s=10, logins=settings.fleet.logins),
         gateway=GatewayOptions(
             search=SearchOptions(
                 scorer="bm25",
@@ -197,7 +197,8 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
 def test_without_the_section_every_package_keeps_its_defaults(loading: Loading, tmp_path: Path) -> None:
     settings = loading('{"mcpServers": {}}', XDG_STATE_HOME="/kept")
     state = StateOptions(path=Path("/kept/toolcrib/state.sqlite"))
-    assert settings == Settings(state=state, source=tmp_path / "mcp.json")
+    fleet = FleetOptions(logins=LoginOptions(key_file=Path("/kept/toolcrib/logins.key")))
+    assert settings == Settings(state=state, fleet=fleet, source=tmp_path / "mcp.json")
 
 
 def test_camel_case_is_the_same(loading: Loading) -> None:

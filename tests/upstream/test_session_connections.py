@@ -113,7 +113,7 @@ async def test_no_request_gets_an_idle_connection_that_is_being_closed() -> None
     options = replace(raw(**OWN), start_timeout_s=10)
     redact, channels = Redactor(options), list[Channel]()
 
-    def open_kept() -> Channel:
+    def open_kept(_: Caller) -> Channel:
         channels.append(open_stdio(options, FAST, redact))
         return channels[-1]
 
@@ -237,7 +237,7 @@ async def test_a_session_whose_server_does_not_answer_the_handshake_learns_that(
     options = ServerOptions(name="s", command="s", sessions="client", start_timeout_s=0.05)
     redact = Redactor(options)
 
-    def open_silent() -> Channel:
+    def open_silent(_: Caller) -> Channel:
         return Channel(transport=silence(), closed=CloseEvent(), refresh_needed=AutoResetEvent())
 
     own = SessionConnections(options, FAST, redact, LogForwarder("s", redact), open_silent)

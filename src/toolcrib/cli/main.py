@@ -44,6 +44,7 @@ TOOLCRIB_DEBUG=1 (as --debug).
 """
 _TOOLS: Final = "tool_verbs"
 _SETUP: Final = "setup_verbs"
+_LOGINS: Final = "logins"
 _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Serve and use tools": {
         "serve": "",
@@ -63,6 +64,9 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "import": _SETUP,
         "connect": _SETUP,
         "disconnect": _SETUP,
+        "login": _LOGINS,
+        "logout": _LOGINS,
+        "logins": _LOGINS,
     },
     "Check and operate": {
         "doctor": _SETUP,

@@ -186,6 +186,7 @@ _STATE_PHRASES: Final = {
     ServerState.CONNECTING: "is still connecting",
     ServerState.READY: "is ready",
     ServerState.DEGRADED: "is degraded",
+    ServerState.NEEDS_LOGIN: "needs a login",
     ServerState.FAILED: "has failed",
 }
 

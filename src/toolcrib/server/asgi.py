@@ -137,10 +137,12 @@ class HttpApp(AsgiApp):
         paths: tuple[str, ...] | None = None,
         end_streams: Callable[[], None] = lambda: None,
         owner: LifespanContext | None = None,
+        routes: Sequence[BaseRoute] = (),
     ) -> None:
         """`paths` are the endpoint's, below the mount; None gives it every path but those of health and authentication.
 
-        `end_streams` ends responses that never end by themselves; `owner` runs around the lifespan. Raises
+        `end_streams` ends responses that never end by themselves; `owner` runs around the lifespan. `routes` are
+        served without authentication. Raises
         `SettingsError` when other machines could reach the app and nothing authenticates them.
         """
         self.options = options
@@ -154,7 +156,8 @@ class HttpApp(AsgiApp):
         self._is_running = False
         self._starting: anyio.Event | None = None
         authenticator = choose_authenticator(options, authenticator)
-        routes = [
+        open_routes = [
+            *routes,
             Route(HEALTH_PATHS[0], self._healthz),
             Route(HEALTH_PATHS[1], self._readyz),
             *authenticator_routes(authenticator),
@@ -162,7 +165,7 @@ class HttpApp(AsgiApp):
         middleware = [  # outermost first
             Middleware(_RequestScopeMiddleware),
             Middleware(HostOriginMiddleware, options),
-            Middleware(_router, routes, self._lifespan),
+            Middleware(_router, open_routes, self._lifespan),
             Middleware(_PathMiddleware, paths),
             Middleware(AuthenticationMiddleware, authenticator),
             Middleware(CallerProviderMiddleware),

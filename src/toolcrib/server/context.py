@@ -77,9 +77,15 @@ def to_context(
         input_responses=input_responses,
         request_state=request_state,
         meta=_forwarded_meta(request),
+        token=_bearer_token(http) if http is not None else "",
         memo={},
     )
     return apply_scope(ctx, scope.get(_REQUEST_SCOPE_KEY))
+
+
+def _bearer_token(http: Request) -> str:
+    scheme, _, token = http.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def to_call_context(request: RequestContext, params: InputResponseRequestParams) -> Context:
@@ -110,7 +116,7 @@ def responses_to_wire(responses: Mapping[str, Any]) -> Object:
 
 def detach(ctx: Context) -> Context:
     """The context without the parts that are valid only until the request is answered."""
-    return replace(ctx, client=None, input_responses=None, request_state=None, meta={}, memo=None)
+    return replace(ctx, client=None, input_responses=None, request_state=None, meta={}, token="", memo=None)
 
 
 def wants_show_all(headers: Mapping[str, str], query: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import anyio
@@ -23,6 +23,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import InvalidRequest, NotStarted, SettingsError
@@ -96,6 +97,7 @@ def http_app(
     authenticator: Authenticator | None = None,
     anywhere: bool = False,
     owner: LifespanContext | None = None,
+    routes: Sequence[BaseRoute] = (),
 ) -> HttpApp:
     """The ASGI app for a server, to serve by itself or mount in another app.
 
@@ -111,6 +113,7 @@ def http_app(
         paths=None if anywhere else (options.path, *extra_paths(authenticator)),
         end_streams=lambda: end_streams(server),
         owner=owner,
+        routes=routes,
     )
 
 
@@ -508,6 +511,7 @@ def sse_app(
     authenticator: Authenticator | None = None,
     anywhere: bool = False,
     owner: LifespanContext | None = None,
+    routes: Sequence[BaseRoute] = (),
 ) -> HttpApp:
     """The ASGI app for a server and its old clients, to serve by itself or mount in another app.
 
@@ -523,6 +527,7 @@ def sse_app(
         paths=None if anywhere else (STREAM_PATH, _MESSAGES_PATH),
         end_streams=lambda: end_streams(server),
         owner=owner,
+        routes=routes,
     )
 
 

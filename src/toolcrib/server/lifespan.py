@@ -315,6 +315,7 @@ class ServableApp(Lifecycle):
             authenticator=authenticator,
             anywhere=anywhere,
             owner=self.started,
+            routes=self._login_routes(),
         )
         self._http_apps.add(mount)
         if anywhere:
@@ -322,6 +323,10 @@ class ServableApp(Lifecycle):
             if self._group is not None:
                 mount.run_soon(self._group)
         return mount
+
+    def _login_routes(self) -> Sequence[Any]:
+        """Starlette routes to serve without authentication, to which browsers come back after a login."""
+        return ()
 
     @checked
     def auth_routes(self, mount: str = "") -> Sequence[Any]:

@@ -29,6 +29,7 @@ from toolcrib.settings.clients import (
 )
 from toolcrib.settings.document import FieldPath, Problems, dotted
 from toolcrib.settings.env import VariableExpander, VariableSource, read_dotenv
+from toolcrib.settings.logins import read_auth
 from toolcrib.settings.models import ToolOverrideTable
 from toolcrib.settings.validation import (
     NonEmpty,
@@ -154,6 +155,7 @@ class ServerEntry(Table):
     http_url: NonEmpty | None = None
     headers: dict[str, Any] = Field(default_factory=dict)
     bearer_token_env_var: NonEmpty | None = None
+    auth: Any = None
     env_http_headers: dict[str, str] = Field(default_factory=dict)
     env_vars: tuple[Any, ...] = ()
     env_keys: tuple[str, ...] = ()
@@ -443,7 +445,8 @@ class EntryReader:
             self._needs("url", "a url")
         older = self._transport() == "sse" or self._looks_like_sse(url)
         filled = self._checked_url(key, url) if key else ""
-        return replace(self.defaults, transport="sse" if older else "http", url=filled, headers=self._headers())
+        reach = replace(self.defaults, transport="sse" if older else "http", url=filled, headers=self._headers())
+        return replace(reach, auth=read_auth(self.entry.auth, self.place, self.expander))
 
     def _needs(self, key: str, what: str) -> None:
         misspelt = [other for other, near in self._unknown_keys() if near == key]

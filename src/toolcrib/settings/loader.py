@@ -128,8 +128,10 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
     listed, keywords_file = keywords_of(place, table.search.keywords, folder)
     gateway = replace(table.gateway(folder), keywords=listed)
     calls = replace(gateway.calls, approval_key=key, audit_file=table.audit_file(folder, secrets.audit_key(place)))
+    state = secrets.state(place, table.state_options(folder, default_state_file(secrets.variables.environ)))
+    logins = table.logins.options(secrets.variables.environ, state.path)
     return Settings(
-        fleet=table.fleet(),
+        fleet=replace(table.fleet(), logins=logins),
         gateway=replace(gateway, calls=calls),
         surfaces=table.surface_options(),
         local=table.local,
@@ -141,7 +143,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         http=replace(table.http_options(), tokens=tokens),
         auth=secrets.auth(place),
         files=() if keywords_file is None else (keywords_file,),
-        state=secrets.state(place, table.state_options(folder, default_state_file(secrets.variables.environ))),
+        state=state,
         telemetry=table.telemetry_options(),
         console=table.console_options(),
         **table.given("watch_s"),

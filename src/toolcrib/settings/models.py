@@ -28,6 +28,7 @@ from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import PastOptions, Scorer, SearchOptions
 from toolcrib.server.options import HEALTH_PATHS, AuthOptions, HttpOptions
+from toolcrib.settings.logins import LoginsTable
 from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
 from toolcrib.state.options import StateOptions
@@ -357,6 +358,7 @@ class ToolcribTable(Table):
     env_file: NonEmpty | None = None
     watch_s: Seconds | None = None
     state: StateFileTable = Field(default_factory=StateFileTable)
+    logins: LoginsTable = Field(default_factory=LoginsTable)
 
     def fleet(self) -> FleetOptions:
         """How servers are connected."""

@@ -23,7 +23,7 @@ _CUTOFF: Final = 0.7
 """How similar a key must be to be suggested, 0 to 1."""
 NO_ALIASES: Final[Mapping[str, str]] = {}
 _FREE: Final = frozenset(
-    {"synonyms", "roles", "tool_rates", "env", "headers", "env_http_headers", "arguments", "annotations"}
+    {"synonyms", "roles", "tool_rates", "env", "headers", "env_http_headers", "arguments", "annotations", "parameters"}
 )
 """Tables whose keys are the user's own words."""
 _ARGUMENT_VALUE: Final = 3
@@ -33,17 +33,8 @@ _SWITCHES: Final = frozenset({"breaker", "retry", "cache", "past_requests"})
 _FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
 _SECRETS: Final = frozenset(
     {
-        "tokens",
-        "token",
-        "key",
-        "approval_key",
-        "password",
-        "client_secret",
-        "env",
-        "headers",
-        "url",
-        "server_url",
-        "http_url",
+        *("tokens", "token", "key", "approval_key", "password", "client_secret", "private_key", "env", "headers"),
+        *("url", "server_url", "http_url"),
     }
 )
 _LITERAL_SECRETS: Final = frozenset({"token", "secret", "value"})

@@ -86,8 +86,9 @@ _HOLDERS: Final[StateCodec[_Holder]] = StateCodec(lambda holder: [holder.owner, 
 class Leases:
     """Leases by key. One that is not renewed in time ends by itself, so a holder that died loses it."""
 
-    def __init__(self, state: StateStore, name: str) -> None:
-        self._holders = state.table(name, _HOLDERS)
+    def __init__(self, state: StateStore, name: str, *, durable: bool = False) -> None:
+        """`durable` is that of `StateStore.table`; processes that share a file need it."""
+        self._holders = state.table(name, _HOLDERS, durable=durable)
         self._tokens = Counters(state, f"{name} tokens", durable=True)
 
     async def acquire(self, key: str, owner: str, *, ttl_s: float) -> Lease | None:

@@ -35,6 +35,7 @@ from toolcrib.types import (
     Visibility,
 )
 from toolcrib.upstream.catalog_cache import CatalogCache
+from toolcrib.upstream.fleet import Logins
 from toolcrib.upstream.listing import EXECUTE_TOOL, META_TOOLS, SEARCH_TOOL, RemoteTool
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.server import UpstreamServer
@@ -73,8 +74,14 @@ class RemoteHit:
 class ChainedServer(UpstreamServer):
     """A server that is another toolcrib: its own search finds the tools that it does not list."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None = None) -> None:
-        super().__init__(options, fleet, cache)
+    def __init__(
+        self,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        cache: CatalogCache | None = None,
+        logins: Logins | None = None,
+    ) -> None:
+        super().__init__(options, fleet, cache, logins)
         self._found = _FoundTools()
 
     # -- finding ---------------------------------------------------------------------------------------------------
@@ -126,7 +133,7 @@ class ChainedServer(UpstreamServer):
         """Run a listed tool as `UpstreamServer` does, and any other through the server's `execute_tool`."""
         if name in META_TOOLS:
             return None
-        if name in await self._listed_tools():
+        if name in await self._listed_tools(ctx):
             return await super().call_tool(ctx, name, arguments)
         forwarded, execute = forwarded_context(ctx, self.gateway_id), await self._meta_tool(EXECUTE_TOOL)
         if forwarded is None or execute is None or (tool := await self.get_tool(ctx, name)) is None:

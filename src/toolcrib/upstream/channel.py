@@ -158,6 +158,8 @@ class FailureKind(Enum):
 
     UNSENT = auto()
     """The server was never reached; nothing ran."""
+    LOGIN = auto()
+    """The server needs a login first; nothing ran."""
     SESSION = auto()
     """The server no longer knows the session; nothing ran."""
     CLOSED = auto()
@@ -192,6 +194,11 @@ def flatten_errors(error: BaseException) -> Iterator[BaseException]:
             yield from flatten_errors(inner)
     else:
         yield error
+
+
+def is_login_needed(error: BaseException) -> bool:
+    """Whether the error says that a person must log in first."""
+    return isinstance(error, ExchangeError) and error.kind is FailureKind.LOGIN
 
 
 def embedded_failure(error: MCPError) -> ExchangeError | None:

@@ -9,21 +9,41 @@ import logging
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
 
 import anyio
 import anyio.abc
 from anyio.lowlevel import checkpoint
 
-from toolcrib.errors import AlreadyStarted, BackendNotFound, InvalidRequest, NameCollision, NotStarted, ToolcribError
+from toolcrib.errors import (
+    AlreadyStarted,
+    BackendNotFound,
+    ExecutionFailed,
+    InvalidRequest,
+    NameCollision,
+    NotStarted,
+    ToolcribError,
+)
 from toolcrib.providers.base import Provider
 from toolcrib.state.base import StateStore
-from toolcrib.types import BackendKind, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Unsubscribe
+from toolcrib.state.memory import MemoryStore
+from toolcrib.types import (
+    BackendKind,
+    Caller,
+    Context,
+    Object,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolResult,
+    Unsubscribe,
+)
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
@@ -109,6 +129,37 @@ class RemoteServer(Provider, ABC):
         """Run a tool by the server's own name for it; None if there is no such tool."""
 
 
+class Logins(Protocol):
+    """The logins of a fleet's servers. `LoginService` implements it; importing that takes the OAuth client."""
+
+    start_soon: Callable[..., object] | None
+    """Starts a task that lasts as long as the fleet; None while there is none."""
+
+    def with_tokens(self, options: ServerOptions, caller: Caller | None = None) -> Any:
+        """Return what adds access tokens to a transport's requests: the caller's own if they have any."""
+
+    def present(self, ctx: Context, options: ServerOptions) -> None:
+        """Take the caller's own token over, for a server whose tokens depend on it."""
+
+    async def maintain(self, options: ServerOptions) -> None:
+        """Refresh the shared login of a server before it expires, until cancelled."""
+
+    async def wait_login(self, options: ServerOptions) -> None:
+        """Wait for a shared login of the server that this process does not know yet."""
+
+    async def require(self, ctx: Context, options: ServerOptions, reason: str) -> ExecutionFailed:
+        """Return the error for a request that needs a login, begun for its caller if they may log in."""
+
+    async def wait_ended(self, ctx: Context, options: ServerOptions, timeout_s: float) -> None:
+        """Wait until no login of the caller at the server is under way, for `timeout_s` seconds at most."""
+
+    async def deliver(self, parameters: Mapping[str, str]) -> bool:
+        """Take the parameters over with which a browser came back. Returns whether a login waits for them."""
+
+    def close(self) -> None:
+        """Give up the logins under way."""
+
+
 class _FleetMember:
     """A running server."""
 
@@ -169,12 +220,16 @@ class Fleet:
         options: FleetOptions | None = None,
         cache: CatalogCache | None = None,
         wait_indexed: Callable[[], Awaitable[None]] = checkpoint,
+        make_logins: Callable[[], Logins] | None = None,
     ) -> None:
         """`cache` keeps the catalogs of the servers for the next run. Servers with a restored catalog are started
-        after `wait_indexed`, because connecting would delay the index of what is known already.
+        after `wait_indexed`, because connecting would delay the index of what is known already. `make_logins` is
+        called for the first server with a login; by default, logins end with the process.
         """
         options = options or FleetOptions()
         self._cache = cache
+        self._make_logins = make_logins or partial(_make_logins, MemoryStore(), options)
+        self._logins: Logins | None = None
         self._wait_indexed = wait_indexed
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._members: dict[str, _FleetMember] = {}
@@ -209,6 +264,8 @@ class Fleet:
         group, self._group = self._group, None
         if group is None:
             return None
+        if self._logins is not None:
+            self._logins.close()
         for member in (*self._members.values(), *self._draining):
             member.dismiss()
         if isinstance(error, Exception):
@@ -251,9 +308,17 @@ class Fleet:
             del self._retiring[name]
 
     def _create(self, options: ServerOptions) -> _FleetMember:
-        server = _create_server(options, self._options, self._cache)
+        server = _create_server(options, self._options, self._cache, self._logins_for(options))
         self._unsubscribes[options.name] = server.subscribe(self._notify)
         return _FleetMember(server, self._retiring.get(options.name))
+
+    def _logins_for(self, options: ServerOptions) -> Logins | None:
+        if options.auth is None or self._group is None:
+            return None
+        if self._logins is None:
+            self._logins = self._make_logins()
+            self._logins.start_soon = self._group.start_soon
+        return self._logins
 
     async def _run(self, group: anyio.abc.TaskGroup, members: Sequence[_FleetMember]) -> None:
         """Restore what is known of the servers, then start them: those first of which nothing is known."""
@@ -336,17 +401,29 @@ class ServerManager:
         """
         self._wait_indexed = wait_indexed
         self._cache = None if state is None else CatalogCache(state)
+        self._state = state or MemoryStore()
+        self._logins: Logins | None = None
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._servers = tuple(servers)
         self._listeners = Listeners()
         self._lock = threading.Lock()
         self._loop_ref: tuple[asyncio.AbstractEventLoop, int] | None = None
-        self.fleet = Fleet(self._options, self._cache, self._wait_indexed)
+        self.fleet = self._new_fleet()
+
+    def _new_fleet(self) -> Fleet:
+        return Fleet(self._options, self._cache, self._wait_indexed, lambda: self.logins)
+
+    @property
+    def logins(self) -> Logins:
+        """The logins of its servers, made on first use."""
+        if self._logins is None:
+            self._logins = _make_logins(self._state, self._options)
+        return self._logins
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
         """Run a fleet of the servers. They connect in the background; their connections are closed at the end."""
-        self.fleet = Fleet(self._options, self._cache, self._wait_indexed)
+        self.fleet = self._new_fleet()
         end = self.fleet.subscribe(self._listeners.notify)
         try:
             async with self.fleet as fleet:
@@ -358,7 +435,7 @@ class ServerManager:
                     self._loop_ref = None
         finally:
             end()
-            self.fleet = Fleet(self._options, self._cache, self._wait_indexed)
+            self.fleet = self._new_fleet()
             self._listeners.notify()
 
     def add(self, options: ServerOptions) -> None:
@@ -460,10 +537,17 @@ class ServerManager:
         return self._listeners.add(callback)
 
 
-def _create_server(options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None) -> RemoteServer:
+def _make_logins(state: StateStore, options: FleetOptions) -> Logins:
+    made: Logins = import_module("toolcrib.upstream.logins").LoginService(state, options.logins)
+    return made
+
+
+def _create_server(
+    options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None, logins: Logins | None
+) -> RemoteServer:
     """Create the server, importing the MCP client for the first one."""
     module, name = ("chaining", "ChainedServer") if options.delegate_search else ("server", "UpstreamServer")
-    server: RemoteServer = getattr(import_module(f"toolcrib.upstream.{module}"), name)(options, fleet, cache)
+    server: RemoteServer = getattr(import_module(f"toolcrib.upstream.{module}"), name)(options, fleet, cache, logins)
     return server
 
 

@@ -10,7 +10,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
@@ -65,20 +65,29 @@ _CANCEL_TIMEOUT_S: Final = 1.0
 """For a server to accept a cancellation, in seconds."""
 
 
+WithTokens = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
+"""Wraps a transport so that its requests carry access tokens."""
+
+
 def auth_transport(
-    options: ServerOptions, fleet: FleetOptions, redact: Redactor, closed: CloseEvent, refresh_needed: AutoResetEvent
+    options: ServerOptions,
+    fleet: FleetOptions,
+    redact: Redactor,
+    closed: CloseEvent,
+    refresh_needed: AutoResetEvent,
+    with_tokens: WithTokens | None = None,
 ) -> AuthTransport:
     """Return the transport to the options' URL. Raises `ExchangeError` if there can be none."""
     try:
         url = httpx2.URL(options.url)
     except httpx2.InvalidURL as error:
         raise ExchangeError(FailureKind.UNSENT, f"its url is not valid: {redact(str(error))}") from error
-    return AuthTransport(
-        AiohttpTransport(_ssl_context(), proxy=_proxy(url)), options, fleet, redact, closed, refresh_needed
-    )
+    inner: httpx2.AsyncBaseTransport = AiohttpTransport(ssl_context(), proxy=proxy_of(url))
+    inner = inner if with_tokens is None else with_tokens(inner)
+    return AuthTransport(inner, options, fleet, redact, closed, refresh_needed)
 
 
-def _ssl_context() -> ssl.SSLContext:
+def ssl_context() -> ssl.SSLContext:
     """Return the context for the certificates that the environment names, as they are on disk now."""
     return _shared_ssl_context(tuple(_file_version(os.environ.get(name)) for name in _CERTIFICATE_VARIABLES))
 
@@ -96,7 +105,7 @@ def _shared_ssl_context(certificates: tuple[tuple[str | None, int], ...]) -> ssl
     return httpx2.create_ssl_context()
 
 
-def _proxy(url: httpx2.URL) -> str | None:
+def proxy_of(url: httpx2.URL) -> str | None:
     """Return the proxy that the environment names for the URL's host, if any."""
     proxies = {} if proxy_bypass(url.host) else getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
@@ -114,11 +123,14 @@ def http_client(transport: AuthTransport, fleet: FleetOptions) -> httpx2.AsyncCl
     return httpx2.AsyncClient(transport=transport, timeout=timeout, headers=agent, trust_env=False)
 
 
-def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
+def open_channel(
+    options: ServerOptions, fleet: FleetOptions, redact: Redactor, with_tokens: WithTokens | None = None
+) -> Channel:
     """Return a channel to a streamable HTTP endpoint. Nothing is sent before the session starts."""
     closed, refresh_needed, notifications = CloseEvent(), AutoResetEvent(), ServerNotifications()
     direct_caller = DirectCaller(options, refresh_needed.set, notifications)
-    transport = _streamable(options, fleet, redact, closed, refresh_needed, direct_caller)
+    connect = partial(auth_transport, options, fleet, redact, closed, refresh_needed, with_tokens)
+    transport = _streamable(options, fleet, connect, direct_caller)
     return Channel(
         transport=transport,
         closed=closed,
@@ -444,14 +456,9 @@ async def _forward_progress(params: Mapping[str, Any], exchange: Exchange) -> No
 
 @asynccontextmanager
 async def _streamable(
-    options: ServerOptions,
-    fleet: FleetOptions,
-    redact: Redactor,
-    closed: CloseEvent,
-    refresh_needed: AutoResetEvent,
-    direct_caller: DirectCaller,
+    options: ServerOptions, fleet: FleetOptions, connect: Callable[[], AuthTransport], direct_caller: DirectCaller
 ) -> AsyncIterator[Streams]:
-    transport = auth_transport(options, fleet, redact, closed, refresh_needed)
+    transport = connect()
     url = bare_url(options.url)
     async with http_client(transport, fleet) as client:
         try:

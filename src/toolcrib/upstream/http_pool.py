@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import aiohappyeyeballs
 import aiohttp
 import httpx2
+from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 KEEP_ALIVE_S: Final = 30.0
@@ -364,9 +365,18 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     Cookies are kept here, so that all requests send the same ones: load balancers may route by them.
     """
 
-    def __init__(self, ssl_context: SSLContext, *, proxy: str | None = None) -> None:
+    def __init__(
+        self,
+        ssl_context: SSLContext,
+        *,
+        proxy: str | None = None,
+        resolver: AbstractResolver | None = None,
+        keep_cookies: bool = True,
+    ) -> None:
         self._ssl = ssl_context
         self._proxy = proxy
+        self._resolver = resolver
+        self._cookies_kept = keep_cookies
         self._session: aiohttp.ClientSession | None = None
         self._pools: dict[tuple[str, str, int], ConnectionPool] = {}
         """By scheme, host and port."""
@@ -376,11 +386,15 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                limit=0, ssl=self._ssl, keepalive_timeout=KEEP_ALIVE_S, socket_factory=keepalive_socket
+                limit=0,
+                ssl=self._ssl,
+                keepalive_timeout=KEEP_ALIVE_S,
+                socket_factory=keepalive_socket,
+                resolver=self._resolver,
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,
-                cookie_jar=aiohttp.CookieJar(unsafe=True),
+                cookie_jar=aiohttp.CookieJar(unsafe=True) if self._cookies_kept else aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 skip_auto_headers=_SKIPPED_HEADERS,
                 timeout=aiohttp.ClientTimeout(total=None),

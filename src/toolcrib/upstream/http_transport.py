@@ -84,6 +84,15 @@ _ERROR_TEXTS: Final = (
 )
 
 
+class LoginNeeded(httpx2.ConnectError):
+    """A request was not sent, or not accepted, because there is no login that allows it. Nothing ran."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason` is one line without a full stop."""
+        super().__init__(reason)
+        self.reason = reason
+
+
 class AuthTransport(httpx2.AsyncBaseTransport):
     """Adds credentials to requests, and turns failures into error responses."""
 
@@ -206,6 +215,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
 
     def _transport_failure(self, error: httpx2.TransportError) -> httpx2.Response:
         self._refresh_needed.set()
+        if isinstance(error, LoginNeeded):
+            return self._error(FailureKind.LOGIN, error.reason)
         kind = FailureKind.UNSENT if isinstance(error, _NOT_SENT) else FailureKind.LOST
         return self._error(kind, describe_transport_error(error))
 
@@ -214,7 +225,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         url = request.url
         if "accept-encoding" in request.headers:
             request.headers["accept-encoding"] = _ACCEPTED_ENCODINGS
-        if not (self._headers or self._query) or not _same_origin(self._url, url):
+        if not (self._headers or self._query) or not same_origin(self._url, url):
             return request
         if self._query and not url.query and (self._one_endpoint or url.path == self._url.path):
             url = url.copy_with(query=self._query)
@@ -243,7 +254,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
 
     async def _response(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         if response.status_code >= httpx2.codes.BAD_REQUEST:
-            body = await _read(response, _ERROR_BOUNDS)
+            body = await read_bounded(response, _ERROR_BOUNDS)
             return self._refusal(request, response, body if isinstance(body, bytes) else b"")
         if SESSION_HEADER in response.headers:
             self.session_headers = {SESSION_HEADER: response.headers[SESSION_HEADER]}
@@ -254,12 +265,12 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             return self._redirect(request, response)
         if not self.plain and _is_web_page(response.headers):
             self._refresh_needed.set()
-            body = await _read(response, _ERROR_BOUNDS)
+            body = await read_bounded(response, _ERROR_BOUNDS)
             return self._error(FailureKind.ANSWER, _describe_web_page(body if isinstance(body, bytes) else b""))
         bounds: Bounds | None = request.extensions.get(BOUNDS_KEY)
         if not self.plain:
             return self._without_secrets(response if bounds else _with_bounded_events(response, self._bounds))
-        body = await _read(response, bounds or self._bounds)
+        body = await read_bounded(response, bounds or self._bounds)
         if isinstance(body, str):
             return self._error(FailureKind.ANSWER, f"its response {body}")
         return _with_body(response, body if bounds else repair_json(body))
@@ -267,7 +278,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
     def _redirect(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """Return a redirect within the origin; any other is an error, which the SDK would also log at each attempt."""
         target = request.url.join(response.headers["location"])
-        if _same_origin(self._url, target):
+        if same_origin(self._url, target):
             return self._without_secrets(response)
         return self._error(FailureKind.STATUS, f"Redirect to {bare_url(str(target))} {_NOT_FOLLOWED}")
 
@@ -299,7 +310,7 @@ def _is_plain(response: PooledResponse) -> bool:
     return response.status == httpx2.codes.OK and not any(name in _NOTED_HEADERS for name, _ in response.headers)
 
 
-def _same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
+def same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
     """Whether both URLs have the same origin; https instead of http on the default ports counts."""
     upgraded = (url.scheme, url.port, other.scheme, other.port) == ("http", None, "https", None)
     return url.host == other.host and (upgraded or (url.scheme, url.port) == (other.scheme, other.port))
@@ -317,7 +328,7 @@ def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, byte
     return dict(httpx2.Headers(headers).raw)
 
 
-async def _read(response: httpx2.Response, bounds: Bounds) -> bytes | str:
+async def read_bounded(response: httpx2.Response, bounds: Bounds) -> bytes | str:
     """Read the whole body, decoded; return how it breaks the bounds if it does."""
     parts, meter = list[bytes](), Meter()
     try:
@@ -497,6 +508,8 @@ def describe_transport_error(error: httpx2.TransportError) -> str:
     'the connection broke off'
     """
     for cause in _causes(error):
+        if isinstance(cause, LoginNeeded):
+            return cause.reason
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {cause.verify_message}"
         if isinstance(cause, ssl.SSLError):

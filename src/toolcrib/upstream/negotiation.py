@@ -172,7 +172,7 @@ async def _discover(client: ClientSession) -> bool:
             raw = await client.send_discover(version)
         except MCPError as error:
             failure = embedded_failure(error)
-            if failure is not None and failure.kind is FailureKind.UNSENT:
+            if failure is not None and failure.kind in (FailureKind.UNSENT, FailureKind.LOGIN):
                 raise
             if failure is None and error.code == CONNECTION_CLOSED:
                 raise ClosedOnDiscover(FailureKind.CLOSED, "the connection was closed") from error

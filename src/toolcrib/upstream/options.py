@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
-from toolcrib.ranges import Count, Delay, Natural
+from toolcrib.ranges import Count, Delay, Natural, whole_from
 from toolcrib.upstream.overrides import ToolOverride
 
 TransportName = Literal["stdio", "http", "sse", "memory", "custom"]
@@ -20,6 +20,102 @@ ProtocolName = Literal["auto", "2024-11-05", "2025-03-26", "2025-06-18", "2025-1
 """A version to speak, or `auto`: the newest that both sides know."""
 SessionMode = Literal["shared", "client"]
 """Whether all clients share one connection to a server, or each client's session has its own."""
+Grant = Literal["authorization_code", "client_credentials", "token_exchange", "forward"]
+"""How access tokens are obtained: a person logs in; by toolcrib's own credentials; in exchange for the caller's token;
+or the caller's own token is sent.
+"""
+ClientAuthentication = Literal["client_secret_basic", "client_secret_post", "none"]
+_OWN_PARAMETERS = (
+    *("response_type", "client_id", "redirect_uri", "state", "code_challenge", "code_challenge_method"),
+    *("resource", "scope"),
+)
+"""Parameters of a login page's address that toolcrib sets itself."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthClientOptions:
+    """How toolcrib gets the access tokens of one server, as its OAuth client."""
+
+    grant: Grant = "authorization_code"
+    per_caller: bool = False
+    """Whether each caller logs in for themselves; then a shared login only lists the tools."""
+    issuer: str = ""
+    """The authorization server, which is then the only one that gets credentials. Without it, the server names one,
+    and the first login decides. `client_credentials` and `token_exchange` need it.
+    """
+    client_id: str = ""
+    """The id of a client that was registered in advance; without it, toolcrib registers itself."""
+    client_secret: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
+    """A key in PEM, to sign in with instead of a secret (`client_credentials` only)."""
+    algorithm: str = "RS256"
+    """How the private key signs."""
+    client_auth: ClientAuthentication | None = None
+    """How the client signs in at the token endpoint; by default, the first way that the authorization server takes."""
+    client_metadata_url: str = ""
+    """An https address that describes this client, for authorization servers that take one instead of a
+    registration.
+    """
+    scopes: tuple[str, ...] = ()
+    """The scopes to ask for; by default, those that the server names."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """More parameters for the address of the login page, such as `access_type`."""
+    audience: tuple[str, ...] = ()
+    """`forward`: what the token's `aud` must hold, all of it: this gateway and the server. `token_exchange`: the
+    audience to ask for.
+    """
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts of an authorization server that may have a private address."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidRequest` for a combination that cannot work."""
+        if problem := next((text for text, wrong in self._problems().items() if wrong), ""):
+            raise InvalidRequest(f"These login settings cannot be used: {problem}.")
+
+    def _problems(self) -> dict[str, bool]:
+        grant, secret = self.grant, bool(self.client_secret)
+        reserved = ", ".join(sorted(self.parameters.keys() & set(_OWN_PARAMETERS)))
+        return {
+            "client_secret needs client_id": secret and not self.client_id,
+            "client_id and client_metadata_url exclude each other": bool(self.client_id and self.client_metadata_url),
+            "private_key is for client_credentials": bool(self.private_key) and grant != "client_credentials",
+            f"parameters cannot set {reserved}": bool(reserved),
+            "client_credentials needs issuer, client_id, and client_secret or private_key": (
+                grant == "client_credentials" and not (self.issuer and self.client_id and (secret or self.private_key))
+            ),
+            "token_exchange needs issuer, client_id and client_secret": (
+                grant == "token_exchange" and not (self.issuer and self.client_id and secret)
+            ),
+            "forward needs audience, with the names of this gateway and of the server that a token must have": (
+                grant == "forward" and len(set(self.audience)) < 2  # noqa: PLR2004 - one name each
+            ),
+            "per_caller is for logins of people": self.per_caller and grant != "authorization_code",
+        }
+
+    @property
+    def for_each_caller(self) -> bool:
+        """Whether callers have tokens, and connections, of their own."""
+        return self.per_caller or self.grant in ("token_exchange", "forward")
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginOptions:
+    """Where logins are kept, and where browsers come back to."""
+
+    key: str = field(default="", repr=False)
+    """The key that seals stored logins, or several separated by commas: the first seals, all of them open. Without
+    it, the key is kept in the system's keyring or in `key_file`.
+    """
+    key_file: Path | None = None
+    """Where the key is kept if there is no keyring; None for logins that end with this process."""
+    public_url: str = ""
+    """Where browsers reach this gateway; without it, they must run on this machine."""
+    callback_port: Annotated[int, whole_from(0, 65535)] = 0
+    """Where browsers on this machine come back to after a login; 0 for any free port."""
+    wait_s: Delay = 600.0
+    """How long a login may take."""
 
 
 @checked
@@ -47,6 +143,8 @@ class ServerOptions:
     """http, sse: the endpoint."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """http, sse: sent with each request."""
+    auth: OAuthClientOptions | None = None
+    """http, sse: how access tokens are obtained; None for none but what `headers` holds."""
     allowed_tools: tuple[str, ...] | None = None
     """The only tools to offer, by the server's own names or patterns such as `get_*`; None means all."""
     denied_tools: tuple[str, ...] = ()
@@ -167,3 +265,4 @@ class FleetOptions:
     """Maximum number of pages read of one list."""
     max_tools: Count = 100_000
     """Maximum number of tools accepted from one server."""
+    logins: LoginOptions = field(default_factory=LoginOptions)

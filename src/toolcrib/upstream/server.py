@@ -11,14 +11,31 @@ from typing import Any, Final
 import anyio
 from pydantic_core import to_json
 
-from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, ServerUnavailable, UpstreamError
+from toolcrib.errors import (
+    CallTimeout,
+    ConnectionLost,
+    ExecutionFailed,
+    LoginRequired,
+    ServerUnavailable,
+    UpstreamError,
+)
 from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import Context, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Unsubscribe
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import CallerRequest, Connection
-from toolcrib.upstream.fleet import RemoteServer
+from toolcrib.upstream.fleet import Logins, RemoteServer
+from toolcrib.upstream.forwarding import paused
 from toolcrib.upstream.listing import RemoteTool
+from toolcrib.upstream.login_prompt import (
+    LOGIN_WAIT_S,
+    as_input_required,
+    can_be_asked,
+    can_return_question,
+    is_login_answer,
+    login_question,
+    without_login_answer,
+)
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.session_connections import SessionLease, SessionUnavailable
@@ -52,13 +69,20 @@ class UpstreamServer(RemoteServer):
     Its namespace is its name, unless the options give another.
     """
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        cache: CatalogCache | None = None,
+        logins: Logins | None = None,
+    ) -> None:
         """Nothing is tried before `run`. `cache` keeps the catalog for the next run."""
         self.options = options
         self.gateway_id = fleet.gateway_id
         """The id of its fleet."""
         self._resend_s = fleet.resend_s
-        self._supervisor = Supervisor(options, fleet, cache)
+        self._supervisor = Supervisor(options, fleet, cache, logins)
+        self._logins = logins
         self._open_calls = OpenCalls(self._supervisor.sessions.start_soon)
         self._running = 0
         """Requests of callers."""
@@ -120,14 +144,15 @@ class UpstreamServer(RemoteServer):
         `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for arguments that are not
         JSON.
         """
-        tool = (await self._listed_tools()).get(name)
+        tool = (await self._listed_tools(ctx)).get(name)
         return None if tool is None else await self._run(ctx, tool, arguments, name)
 
-    async def _listed_tools(self) -> Mapping[str, RemoteTool]:
-        """Return the tools by name, once connected. Raises `ServerUnavailable`."""
-        if await self._supervisor.wait_connected() is None:
-            raise self._unavailable()
-        return self._supervisor.tool_list.by_name
+    async def _listed_tools(self, ctx: Context) -> Mapping[str, RemoteTool]:
+        """Return the tools by name, once connected or if only a login is missing. Raises `ServerUnavailable`."""
+        connected, known = await self._supervisor.wait_connected(), self._supervisor.tool_list.by_name
+        if connected is None and not (known and self.status.state is ServerState.NEEDS_LOGIN):
+            raise await self._not_connected(ctx)
+        return known
 
     async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
         """Call the tool within the call timeout; `name` is the tool that a timeout error names."""
@@ -153,12 +178,41 @@ class UpstreamServer(RemoteServer):
         """Send a caller's request, and return its raw result; or what an older server asks, for a newer client."""
         self._running += 1
         try:
-            return await self._route(request)
+            return await (self._route(request) if self._logins is None else self._with_login(self._logins, request))
         finally:
             self._running -= 1
             if not self._running:
                 self._idle.set()
                 self._idle = anyio.Event()
+
+    async def _with_login(self, logins: Logins, request: CallerRequest) -> dict[str, Any]:
+        """Do the same for a server that may need a login: ask the client to have its user log in."""
+        ctx = request.ctx
+        logins.present(ctx, self.options)
+        if is_login_answer(ctx):
+            request = request._replace(ctx=without_login_answer(ctx))
+            await self._wait_login(logins, ctx, request.limit)
+        try:
+            return await self._route(request)
+        except LoginRequired as error:
+            question = login_question(error)
+            if question is None or ctx.client is None:
+                raise
+            if can_return_question(ctx.client):
+                return as_input_required(question)
+            if not can_be_asked(ctx.client):
+                raise
+            with paused(request.limit):
+                answer = await ctx.client.elicit(question)
+            if answer.get("action") != "accept":
+                raise
+            await self._wait_login(logins, ctx, request.limit)
+            return await self._route(request)
+
+    async def _wait_login(self, logins: Logins, ctx: Context, limit: anyio.CancelScope | None) -> None:
+        with paused(limit):
+            await logins.wait_ended(ctx, self.options, LOGIN_WAIT_S)
+        self._supervisor.expect_login()
 
     async def _route(self, request: CallerRequest) -> dict[str, Any]:
         """Resume an open call, open one, or send the request."""
@@ -201,6 +255,8 @@ class UpstreamServer(RemoteServer):
                 finally:
                     own.release()
             except ExchangeError as error:
+                if error.kind is FailureKind.LOGIN:
+                    raise await self._login_required(request.ctx, error.reason) from error
                 pauses = pauses or self._pauses()
                 pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
                 if pause is None and (session_lost or error.kind is not FailureKind.SESSION):
@@ -212,7 +268,7 @@ class UpstreamServer(RemoteServer):
         """Return the connection that all clients share, and note its use. Raises `ServerUnavailable`."""
         shared = await self._supervisor.wait_connected()
         if shared is None:
-            raise self._unavailable()
+            raise await self._not_connected(ctx)
         shared.messages.record_caller(ctx)
         return shared
 
@@ -223,7 +279,7 @@ class UpstreamServer(RemoteServer):
         """
         sessions = self._supervisor.sessions
         if self._supervisor.connection is None and await self._supervisor.wait_connected() is None:
-            raise self._unavailable()
+            raise await self._not_connected(ctx)
         if not sessions.wants_own(ctx):
             return None
         try:
@@ -231,6 +287,8 @@ class UpstreamServer(RemoteServer):
         except SessionUnavailable as error:
             if sessions.falls_back:
                 return None
+            if error.needs_login:
+                raise await self._login_required(ctx, error.reason) from error
             raise self._unavailable(error.reason) from error
 
     def _pauses(self) -> Iterator[float]:
@@ -327,6 +385,16 @@ class UpstreamServer(RemoteServer):
                 "since": status.since,
                 "retry_at": status.retry_at,
             },
+        )
+
+    async def _not_connected(self, ctx: Context) -> ExecutionFailed:
+        if self.status.state is ServerState.NEEDS_LOGIN:
+            return await self._login_required(ctx, self.status.reason)
+        return self._unavailable()
+
+    async def _login_required(self, ctx: Context, reason: str) -> ExecutionFailed:
+        return (
+            self._unavailable(reason) if self._logins is None else await self._logins.require(ctx, self.options, reason)
         )
 
     def _timeout(self, name: str) -> CallTimeout:

@@ -16,7 +16,7 @@ import anyio.abc
 from pydantic_core import to_json
 
 from toolcrib.types import LOCAL, Caller, Client, Context, Object, SessionClient
-from toolcrib.upstream.channel import Channel, ExchangeError, FailureKind, flatten_errors
+from toolcrib.upstream.channel import Channel, ExchangeError, FailureKind, flatten_errors, is_login_needed
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
 from toolcrib.upstream.negotiation import Handshake
@@ -44,7 +44,7 @@ _MIN_WAIT_S: Final = 1.0
 class SessionRule:
     """Which requests get a connection of their session."""
 
-    sessions: Literal["", "shared", "client", "older"]
+    sessions: Literal["", "shared", "client", "older", "caller"]
     """`older`: those of clients before 2026-07-28. Empty before the server is connected."""
     why: str = ""
 
@@ -55,6 +55,8 @@ def session_rule(options: ServerOptions, *, modern: bool) -> SessionRule:
     >>> session_rule(ServerOptions(name="s", command="s", asks=True), modern=False)
     SessionRule(sessions='client', why='it may ask clients ("asks")')
     """
+    if options.auth is not None and options.auth.for_each_caller:
+        return SessionRule("caller", "each caller has tokens of their own")
     if options.sessions is not None:
         return SessionRule(options.sessions, "set in its entry")
     if modern and options.protocol == "auto" and options.transport != "custom":
@@ -72,10 +74,11 @@ def shared_capabilities(options: ServerOptions) -> Object:
 class SessionUnavailable(Exception):
     """There is no connection for a session. Nothing was sent."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, needs_login: bool = False) -> None:
         """`reason` is one line without a full stop."""
         super().__init__(reason)
         self.reason = reason
+        self.needs_login = needs_login
 
 
 @dataclass(eq=False, slots=True)
@@ -96,6 +99,7 @@ class _SessionConnection:
     failure: str = ""
     refused: bool = False
     """Whether the server answered, and refused the handshake."""
+    needs_login: bool = False
     users: int = 0
     used_at: float = 0.0
 
@@ -129,7 +133,7 @@ class SessionConnections:
         fleet: FleetOptions,
         redact: Redactor,
         logs: LogForwarder,
-        open_channel: Callable[[], Channel],
+        open_channel: Callable[[Caller], Channel],
     ) -> None:
         self._options = options
         self._fleet = fleet
@@ -170,6 +174,8 @@ class SessionConnections:
         if self.rule.sessions == "shared" or self._group is None:
             return False
         client = ctx.client
+        if self.rule.sessions == "caller":
+            return True
         if self.rule.sessions == "client":
             return ctx.session is not None or isinstance(client, SessionClient)
         if not isinstance(client, SessionClient) or client.is_modern or connection_key(ctx) is None:
@@ -200,7 +206,7 @@ class SessionConnections:
             await entry.ready.wait()
         if entry.connection is None:
             self._note_failure(entry)
-            raise SessionUnavailable(entry.failure)
+            raise SessionUnavailable(entry.failure, needs_login=entry.needs_login)
         return entry.connection
 
     def _find(self, ctx: Context) -> _SessionConnection:
@@ -229,7 +235,7 @@ class SessionConnections:
         is_session = exclusive or ctx.session is not None or ctx.session_handle is not None
         users: Users = "session" if is_session else "caller"
         messages = ServerMessages(self._logs, users=users, may_ask=self._options.asks is not False)
-        entry = _SessionConnection(key, ctx.caller, self._open_channel(), messages, handshake, exclusive)
+        entry = _SessionConnection(key, ctx.caller, self._open_channel(ctx.caller), messages, handshake, exclusive)
         self.start_soon(self._serve, entry)
         self._entries[entry if exclusive else key] = entry
         return entry
@@ -272,6 +278,7 @@ class SessionConnections:
                     await self._wait_idle(entry)
         except Exception as error:  # noqa: BLE001 - whatever ends a connection, its requests get the reason
             entry.failure, entry.refused = self._reason(entry, error)
+            entry.needs_login = any(map(is_login_needed, flatten_errors(error)))
         finally:
             if entry.connection is None and limit.cancel_called:
                 entry.failure = f"no answer to the handshake within {options.start_timeout_s:g} s"

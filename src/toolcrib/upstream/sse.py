@@ -21,7 +21,7 @@ from toolcrib.upstream import http_transport
 from toolcrib.upstream.bounds import Bounds, list_bounds, run_in_steps
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import ExpectedResponses, LineEnds, LineSplitter, OversizedLine
-from toolcrib.upstream.http import auth_transport, http_client
+from toolcrib.upstream.http import WithTokens, auth_transport, http_client
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
@@ -35,11 +35,13 @@ _POST_TIMEOUT_S: Final = 30.0
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
-def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
+def open_channel(
+    options: ServerOptions, fleet: FleetOptions, redact: Redactor, with_tokens: WithTokens | None = None
+) -> Channel:
     """Return a channel to a server of the HTTP+SSE transport (2024-11-05)."""
     closed, refresh_needed = CloseEvent(), AutoResetEvent()
     return Channel(
-        transport=_sse_transport(options, fleet, redact, closed, refresh_needed),
+        transport=_sse_transport(options, fleet, redact, closed, refresh_needed, with_tokens),
         closed=closed,
         refresh_needed=refresh_needed,
     )
@@ -52,9 +54,10 @@ async def _sse_transport(
     redact: Redactor,
     closed: CloseEvent,
     refresh_needed: AutoResetEvent,
+    with_tokens: WithTokens | None,
 ) -> AsyncIterator[Streams]:
     """Raises `ExchangeError` if the event stream cannot be opened."""
-    transport = auth_transport(options, fleet, redact, closed, refresh_needed)
+    transport = auth_transport(options, fleet, redact, closed, refresh_needed, with_tokens)
     url = bare_url(options.url)
     async with (
         http_client(transport, fleet) as client,
@@ -88,7 +91,8 @@ async def _open_events(
                 raise ExchangeError(FailureKind.ANSWER, reason)
             yield response
     except httpx2.TransportError as error:
-        raise ExchangeError(FailureKind.UNSENT, http_transport.describe_transport_error(error)) from error
+        kind_of_failure = FailureKind.LOGIN if isinstance(error, http_transport.LoginNeeded) else FailureKind.UNSENT
+        raise ExchangeError(kind_of_failure, http_transport.describe_transport_error(error)) from error
 
 
 class _SseStreams:

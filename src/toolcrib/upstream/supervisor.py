@@ -15,11 +15,18 @@ from typing import Any, Final
 
 import anyio
 
-from toolcrib.types import Context, ServerState, ServerStatus, SessionClient, Tool
+from toolcrib.types import Caller, Context, ServerState, ServerStatus, SessionClient, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog, ToolDefinitions
-from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
+from toolcrib.upstream.channel import (
+    AutoResetEvent,
+    Channel,
+    ExchangeError,
+    FailureKind,
+    flatten_errors,
+    is_login_needed,
+)
 from toolcrib.upstream.connection import Connection, open_connection
-from toolcrib.upstream.fleet import Listeners
+from toolcrib.upstream.fleet import Listeners, Logins
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
@@ -39,6 +46,13 @@ _MIN_RETRY_S: Final = 0.01
 _STARTING: Final = (ServerState.CONFIGURED, ServerState.IDLE, ServerState.CONNECTING)
 """Before the first attempt has ended."""
 _RANDOM: Final = SystemRandom()
+_LOGIN_RETRY_S: Final = 300.0
+"""After which a server that needed a login is tried again without one."""
+_UNUSABLE: Final = {
+    ServerState.DEGRADED: "is degraded",
+    ServerState.FAILED: "has failed",
+    ServerState.NEEDS_LOGIN: "is not connected",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +65,7 @@ class _AttemptResult:
     reconnect: bool = False
     closed_on_discover: bool = False
     """Whether the server closed the connection on `server/discover`."""
+    needs_login: bool = False
 
 
 class StatusStore:
@@ -83,12 +98,19 @@ class StatusStore:
 class Supervisor:
     """The state of one server, and the task that keeps it connected."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        cache: CatalogCache | None = None,
+        logins: Logins | None = None,
+    ) -> None:
         """Nothing is tried before `run`."""
         if options.target is not None:
             options = _transport_module(options).resolve_target(options)
         self._options = options
         self._fleet = fleet
+        self._logins = logins
         self._redact = Redactor(options)
         self._lister = ToolLister(options, fleet)
         self._connection: Connection | None = None
@@ -117,9 +139,7 @@ class Supervisor:
         self.document_lister = DocumentLister(options, fleet, self._documents_changed)
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
-        self.sessions = SessionConnections(
-            options, fleet, self._redact, self.logs, lambda: open_channel(options, fleet, self._redact)
-        )
+        self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_channel)
         self.given_up = False
         """Whether it has failed for good, after the options' `retries`."""
 
@@ -143,6 +163,10 @@ class Supervisor:
             with anyio.move_on_after(wait_s):
                 await self.status_store.wait_until(lambda: self.connection is not None or not self._may_connect)
         return self.connection
+
+    def expect_login(self) -> None:
+        """Have calls wait for a connection again, because a person has just logged in."""
+        self._may_connect = self._may_connect or self.status_store.status.state is ServerState.NEEDS_LOGIN
 
     def record_caller(self, ctx: Context) -> None:
         """Remember that this caller uses the shared connection."""
@@ -205,6 +229,8 @@ class Supervisor:
         async with anyio.create_task_group() as group:
             group.start_soon(self._catalog.run)
             group.start_soon(self.sessions.run)
+            if self._logins is not None:
+                group.start_soon(self._logins.maintain, self._options)
             await self._stay_connected()
 
     async def _stay_connected(self) -> None:
@@ -214,6 +240,9 @@ class Supervisor:
                 await self._wake_event.wait()
             while True:
                 result = await self._attempts()
+                if result.needs_login and self._logins is not None:
+                    await self._wait_login(self._logins, result.reason)
+                    continue
                 lasted = result.lasted_s > 0 and result.lasted_s >= self._fleet.stable_s
                 failures = 1 if lasted else failures + 1
                 at_once = result.reconnect and result.lasted_s >= self._first_s
@@ -228,6 +257,14 @@ class Supervisor:
         if self._may_connect:
             self._may_connect = False
             self.status_store.update(ServerState.FAILED, reason="stopped", retry_at=None)
+
+    async def _wait_login(self, logins: Logins, reason: str) -> None:
+        """Wait for a login. Meanwhile calls are refused at once, and the last good tools stay listed."""
+        self._may_connect = False
+        self._set_unusable(reason, retry_at=None, state=ServerState.NEEDS_LOGIN)
+        with anyio.move_on_after(_LOGIN_RETRY_S):
+            await logins.wait_login(self._options)
+        self._may_connect = True
 
     def _is_exhausted(self, failures: int) -> bool:
         return self._options.retries is not None and failures > self._options.retries
@@ -257,8 +294,8 @@ class Supervisor:
     async def _attempt(self, handshake: Handshake) -> _AttemptResult:
         """Run one connection from beginning to end."""
         self._announce()
-        channel = open_channel(self._options, self._fleet, self._redact)
-        reason, ready_at, closed_on_discover = "", None, False
+        channel = self._open_channel()
+        reason, ready_at, closed_on_discover, needs_login = "", None, False, False
         messages = ServerMessages(self.logs, users="all", may_ask=self._options.asks is True)
         timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
@@ -277,6 +314,7 @@ class Supervisor:
                     reason = channel.closed.reason
             except Exception as error:  # noqa: BLE001 - whatever ends a connection, another one is tried
                 reason = reason or self._error_reason(error)
+                needs_login = any(is_login_needed(cause) for cause in flatten_errors(error))
                 closed_on_discover = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
             finally:
                 self._connection = None
@@ -290,8 +328,17 @@ class Supervisor:
         self._may_connect = ready_at is not None
         reason = reason or channel.closed.reason
         return _AttemptResult(
-            reason=reason, lasted_s=lasted_s, reconnect=channel.closed.reconnect, closed_on_discover=closed_on_discover
+            reason=reason,
+            lasted_s=lasted_s,
+            reconnect=channel.closed.reconnect,
+            closed_on_discover=closed_on_discover,
+            needs_login=needs_login,
         )
+
+    def _open_channel(self, caller: Caller | None = None) -> Channel:
+        """Return a channel for requests with the tokens of this caller, or with those that all share."""
+        with_tokens = None if self._logins is None else self._logins.with_tokens(self._options, caller)
+        return open_channel(self._options, self._fleet, self._redact, with_tokens)
 
     def _announce(self) -> None:
         self._wake_event.clear()
@@ -314,12 +361,11 @@ class Supervisor:
         self._set_unusable(reason, retry_at=time.time() + delay_s)
         await self._sleep(delay_s)
 
-    def _set_unusable(self, reason: str, *, retry_at: float | None) -> None:
-        """Update the status to failed or degraded; a new reason is logged."""
-        state = ServerState.DEGRADED if self._has_catalog else ServerState.FAILED
+    def _set_unusable(self, reason: str, *, retry_at: float | None, state: ServerState | None = None) -> None:
+        """Update the status to failed or degraded, unless it is another state; a new reason is logged."""
+        state = state or (ServerState.DEGRADED if self._has_catalog else ServerState.FAILED)
         if (state, reason) != (self.status_store.status.state, self.status_store.status.reason):
-            words = "is degraded" if self._has_catalog else "has failed"
-            logger.warning("%s %s: %s", self._options.name, words, reason)
+            logger.warning("%s %s: %s", self._options.name, _UNUSABLE[state], reason)
         self.status_store.update(state, reason=reason, retry_at=retry_at, **self._staleness())
 
     def _staleness(self) -> dict[str, Any]:
@@ -438,6 +484,8 @@ class Supervisor:
             with anyio.fail_after(self._options.list_timeout_s):
                 fresh = await self._lister.read(connection, self.tool_list.by_name)
         except ExchangeError as error:
+            if error.kind is FailureKind.LOGIN:
+                connection.channel.closed.set(error.reason, reconnect=True)
             return error.reason, False
         except TimeoutError:
             return f"no tool list within {self._options.list_timeout_s:g} s", False
@@ -459,12 +507,13 @@ def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
-def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
+def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor, with_tokens: Any = None) -> Channel:
     """Return a channel of the options' transport, not connected yet.
 
     Entering its transport may raise `ExchangeError`.
     """
-    channel: Channel = _transport_module(options).open_channel(options, fleet, redact)
+    tokens = () if with_tokens is None else (with_tokens,)
+    channel: Channel = _transport_module(options).open_channel(options, fleet, redact, *tokens)
     return channel
 
 

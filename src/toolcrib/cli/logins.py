@@ -1,0 +1,220 @@
+"""`toolcrib login`, `logout` and `logins`: logins of people at servers behind OAuth. Tokens are never printed."""
+# ruff: noqa: ARG001 - `debug` is read by `report_errors`
+
+import sys
+import time
+import webbrowser
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import anyio.to_thread
+import click
+
+from toolcrib.cli.completion import complete_server
+from toolcrib.cli.options import ServerSource, reports
+from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_time, print_columns
+from toolcrib.errors import BackendNotFound, LoginRequired, NotFound, SettingsError
+from toolcrib.names import nearest
+from toolcrib.types import Caller
+
+_MAX_PASTED: Final = 8192
+
+_config = click.option("--config", "-c", type=click.Path(path_type=Path), metavar="FILE", help="The settings file.")
+_server = click.argument("server", shell_complete=complete_server)
+_caller = click.option("--caller", metavar="ID", help="The caller whose login it is, for a server with per_caller.")
+_tenant = click.option("--tenant", metavar="NAME", help="The tenant of the caller.")
+
+
+@click.command(short_help="Log in to a server behind OAuth.")
+@_server
+@_caller
+@_tenant
+@click.option("--no-browser", is_flag=True, help="Only print the address; for machines without a browser.")
+@_config
+@reports()
+def login(
+    *,
+    server: str,
+    caller: str | None,
+    tenant: str | None,
+    no_browser: bool,
+    config: Path | None,
+    as_json: bool,
+    debug: bool,
+) -> None:
+    """Log in to a server behind OAuth, in a browser.
+
+    The login is kept sealed with the state, and refreshed by every gateway that uses it; one that runs takes it up by
+    itself. If the browser is on another machine, paste the address at which it ends here.
+    """
+    settings = ServerSource(config=config).load()
+    stored = anyio.run(_log_in, settings, server, _as_caller(caller, tenant), not (no_browser or as_json))
+    if as_json:
+        echo_json(_as_json(stored))
+    else:
+        echo(f"Logged in to {server}." if stored is not None else f"{server} needs no login: toolcrib has its own.")
+
+
+@click.command(short_help="Delete a stored login.")
+@_server
+@_caller
+@_tenant
+@_config
+@reports()
+def logout(
+    *, server: str, caller: str | None, tenant: str | None, config: Path | None, as_json: bool, debug: bool
+) -> None:
+    """Delete a stored login, and have the authorization server revoke it if it can."""
+    settings = ServerSource(config=config).load()
+    revoked = anyio.run(_log_out, settings, server, _as_caller(caller, tenant))
+    if as_json:
+        echo_json({"server": server, "revoked": revoked})
+    else:
+        echo(f"Logged out of {server}{'' if revoked else '; its tokens were not revoked'}.")
+
+
+@click.command(short_help="List the stored logins.")
+@_config
+@reports()
+def logins(*, config: Path | None, as_json: bool, debug: bool) -> None:
+    """List the stored logins: whose they are, and how long their tokens last. Tokens are never shown."""
+    settings = ServerSource(config=config).load()
+    found = anyio.run(_list, settings)
+    if as_json:
+        echo_json({"logins": [_as_json(one) for one in found]})
+    elif not found:
+        echo("No logins are stored.")
+    else:
+        print_columns(map(_row, found), head=("SERVER", "FOR", "ISSUER", "STATE", "SCOPES"))
+
+
+def _as_caller(caller: str | None, tenant: str | None) -> Caller | None:
+    if caller is None and tenant is not None:
+        raise UsageError("--tenant needs --caller.")
+    return None if caller is None else Caller(id=caller, tenant=tenant)
+
+
+@asynccontextmanager
+async def _service(settings: Any) -> AsyncIterator[Any]:
+    """The logins in the state of the settings. Raises `SettingsError` if they are not kept anywhere."""
+    state_options = import_module("toolcrib.state.options")
+    if settings.fleet.logins.key_file is None and not settings.fleet.logins.key:
+        raise SettingsError("State is kept in memory only, so a login would end with this command.", hint="Set state.")
+    service_type = import_module("toolcrib.upstream.logins").LoginService
+    async with state_options.make_store(settings.state) as store, anyio.create_task_group() as group:
+        service = service_type(store, settings.fleet.logins)
+        service.start_soon = group.start_soon
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+def _options_of(settings: Any, name: str, caller: Caller | None) -> Any:
+    """The options of a server that can have such a login."""
+    known = {server.name: server for server in settings.servers}
+    if name not in known:
+        raise BackendNotFound(f'There is no server "{name}".', suggestions=nearest(name, known))
+    options = known[name]
+    if options.problem:
+        raise SettingsError(f'The server "{name}" cannot be used: {options.problem}.')
+    if options.auth is None:
+        raise UsageError(f'The entry of "{name}" says nothing of a login.', hint='Add "auth": "oauth" to it.')
+    if caller is not None and not options.auth.per_caller:
+        raise UsageError(
+            f'All callers share one login at "{name}".', hint="Set per_caller in its auth, or drop --caller."
+        )
+    return options
+
+
+async def _log_in(settings: Any, name: str, caller: Caller | None, browse: bool) -> Any:  # noqa: FBT001 - anyio.run
+    options = _options_of(settings, name, caller)
+    async with _service(settings) as service:
+        stored = service.credentials(options, caller)
+        challenge = await import_module("toolcrib.upstream.oauth").first_challenge(options)
+        if options.auth.grant != "authorization_code":
+            await stored.answer(challenge, None)
+            return None
+        stored.challenge = challenge
+        pending = await service.begin(stored)
+        if pending.url:
+            echo_error(f"Open this address in a browser to log in to {name}:\n\n{pending.url}\n")
+            if browse:
+                await anyio.to_thread.run_sync(webbrowser.open, pending.url, abandon_on_cancel=True)
+            async with anyio.create_task_group() as group:
+                group.start_soon(_read_pasted, service, pending.url)
+                await pending.done.wait()
+                group.cancel_scope.cancel()
+        if pending.failure:
+            raise LoginRequired(f"The login at {name} failed: {pending.failure}.")
+        return await stored.current()
+
+
+async def _read_pasted(service: Any, url: str) -> None:
+    """Take the address at which a browser ended on another machine, from standard input."""
+    state = dict(parse_qsl(urlsplit(url).query)).get("state", "")
+    if sys.stdin.isatty():
+        echo_error("If the browser is on another machine, paste the address at which it ends here:")
+    while line := await anyio.to_thread.run_sync(sys.stdin.readline, _MAX_PASTED, abandon_on_cancel=True):
+        parameters = dict(parse_qsl(urlsplit(line.strip()).query))
+        if parameters.get("state") == state and await service.deliver(parameters):
+            return
+        echo_error("That is not the address at which this login ends.")
+
+
+async def _log_out(settings: Any, name: str, caller: Caller | None) -> bool:
+    options = _options_of(settings, name, caller)
+    async with _service(settings) as service:
+        stored = service.credentials(options, caller)
+        if options.auth.grant != "authorization_code" or await stored.reload() is None:
+            raise NotFound(f"No login at {name} is stored.", hint="`toolcrib logins` lists them.")
+        revoked: bool = await stored.log_out()
+        return revoked
+
+
+async def _list(settings: Any) -> list[Any]:
+    async with _service(settings) as service:
+        found: Mapping[str, Any] = await service.vault.all()
+        return sorted(found.values(), key=lambda one: ("", "") if one is None else (one.server, one.principal))
+
+
+def _row(login: Any) -> tuple[str, ...]:
+    if login is None:
+        return ("?", "?", "?", "sealed with another key", "")
+    return (login.server, _whose(login), login.issuer, _state(login), login.scope)
+
+
+def _whose(login: Any) -> str:
+    caller = import_module("toolcrib.upstream.login_vault").caller_of(login.principal)
+    if caller is None:
+        return "everybody"
+    return f"{caller.tenant}/{caller.id}" if caller.tenant else str(caller.id)
+
+
+def _state(login: Any) -> str:
+    if login.problem:
+        return "needs a new login"
+    if login.refresh_token:
+        return "ready"
+    return "ready" if login.expires_at is None else f"until {iso_time(login.expires_at)}"
+
+
+def _as_json(login: Any) -> dict[str, Any] | None:
+    if login is None:
+        return None
+    return {
+        "server": login.server,
+        "for": _whose(login),
+        "issuer": login.issuer,
+        "scopes": login.scope.split(),
+        "logged_in": iso_time(login.logged_in_at),
+        "expires": None if login.expires_at is None else iso_time(login.expires_at),
+        "expired": not login.is_valid(time.time()),
+        "refreshes": bool(login.refresh_token),
+        "problem": login.problem,
+    }

@@ -1,0 +1,226 @@
+"""Access tokens that need no login of a person: toolcrib's own, and those for or of the caller of a request.
+
+They are kept in memory only, because they can be had again at any time.
+"""
+
+import base64
+import hashlib
+import time
+from abc import abstractmethod
+from typing import Any, Final, Literal
+from urllib.parse import parse_qsl
+
+import anyio
+import httpx2
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.extensions.client_credentials import (
+    ClientCredentialsOAuthProvider,
+    PrivateKeyJWTOAuthProvider,
+    SignedJWTParameters,
+)
+from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
+from mcp.shared._httpx_utils import RedirectAwareAuth
+from mcp.shared.auth import OAuthToken
+from pydantic_core import from_json
+
+from toolcrib.upstream.oauth import Challenge, Credentials, FlowRunner, KeptTokens, LoginFailed
+from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
+from toolcrib.upstream.redact import bare_url
+
+_EARLY_S: Final = 60.0
+_EARLY_SHARE: Final = 0.2
+"""A token is replaced a minute before it expires, but not before it has used up four fifths of its time."""
+_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - its type
+_JWT_PARTS: Final = 3
+_NO_TOKEN: Final = "the caller has no token that could be used for it"  # noqa: S105 - a message
+
+
+def make_credentials(options: ServerOptions, auth: OAuthClientOptions, principal: str) -> Credentials:
+    """Return the credentials of a principal. Without one, they list the tools, as toolcrib itself if it can."""
+    if auth.grant == "forward":
+        return ForwardedToken(auth)
+    if auth.grant == "token_exchange" and principal:
+        return ExchangedToken(options, auth)
+    return OwnToken(options, auth)
+
+
+class _FetchedToken(Credentials):
+    """A token that a flow gets without a person."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._runner = FlowRunner(options)
+        self._token: str | None = None
+        self._expires_at: float | None = None
+        self._lock = anyio.Lock()
+
+    @abstractmethod
+    def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:
+        """Return a flow that stores its tokens in `kept`."""
+
+    def _known(self) -> str | None:
+        expired = self._expires_at is not None and time.time() >= self._expires_at
+        return None if expired else self._token
+
+    async def token(self) -> str | None:
+        return self._known()
+
+    async def answer(self, challenge: Challenge, used: str | None) -> str | None:
+        async with self._lock:
+            known = self._known()
+            return known if known is not None and known != used else await self._fetch(challenge)
+
+    async def _fetch(self, challenge: Challenge) -> str | None:
+        kept = KeptTokens()
+        try:
+            await self._runner.run(self._flow(kept, challenge), challenge)
+        except LoginFailed as error:
+            raise httpx2.ConnectError(f"no access token: {error.reason}") from error
+        self._keep(kept.tokens)
+        return self._token
+
+    def _keep(self, tokens: OAuthToken | None) -> None:
+        self._token = None if tokens is None else tokens.access_token
+        lasts_s = None if tokens is None else tokens.expires_in
+        early_s = min(_EARLY_S, (lasts_s or 0) * _EARLY_SHARE)
+        self._expires_at = None if lasts_s is None else time.time() + lasts_s - early_s
+
+
+class OwnToken(_FetchedToken):
+    """A token for toolcrib itself (`client_credentials`)."""
+
+    def __init__(self, options: ServerOptions, auth: OAuthClientOptions) -> None:
+        super().__init__(options)
+        self._url = bare_url(options.url)
+        self._auth = auth
+        self._scope = " ".join(auth.scopes)
+
+    def _flow(self, kept: KeptTokens, challenge: Challenge) -> OAuthClientProvider:
+        auth, scope = self._auth, self._scope or None
+        if challenge.is_step_up:
+            self._scope = " ".join(dict.fromkeys((*self._scope.split(), *challenge.scope.split())))
+        if auth.private_key:
+            signed = SignedJWTParameters(
+                issuer=auth.client_id,
+                subject=auth.client_id,
+                signing_key=auth.private_key,
+                signing_algorithm=auth.algorithm,
+            )
+            assertion = signed.create_assertion_provider()
+            return PrivateKeyJWTOAuthProvider(self._url, kept, auth.client_id, assertion, scope, auth.issuer)
+        method = _secret_method(auth)
+        return ClientCredentialsOAuthProvider(
+            self._url, kept, auth.client_id, auth.client_secret, method, scope, auth.issuer
+        )
+
+
+def _secret_method(auth: OAuthClientOptions) -> Literal["client_secret_basic", "client_secret_post"]:
+    return "client_secret_post" if auth.client_auth == "client_secret_post" else "client_secret_basic"
+
+
+class ExchangedToken(_FetchedToken):
+    """A token that the authorization server gives in exchange for the caller's own (RFC 8693)."""
+
+    def __init__(self, options: ServerOptions, auth: OAuthClientOptions) -> None:
+        super().__init__(options)
+        self._url = bare_url(options.url)
+        self._auth = auth
+        self._subject = ""
+        self._exchanged = b""
+        """Digest of the token that was exchanged."""
+
+    def present(self, token: str) -> None:
+        """Use the caller's token of this request from now on."""
+        self._subject = token or self._subject
+
+    async def token(self) -> str:
+        """Return a token for the caller's current one. Raises `httpx2.ConnectError` if there can be none."""
+        async with self._lock:
+            known = self._known() if self._exchanged == _digest(self._subject) else None
+            return known or await self._exchange()
+
+    async def answer(self, challenge: Challenge, used: str | None) -> str | None:  # noqa: ARG002 - of the base class
+        """Return None: the token has just been exchanged, and another one would be no better."""
+        return None
+
+    async def _exchange(self) -> str:
+        if not self._subject:
+            raise httpx2.ConnectError(_NO_TOKEN)
+        self._exchanged = _digest(self._subject)
+        found = await self._fetch(Challenge())
+        if found is None:
+            raise httpx2.ConnectError("no access token: its authorization server gave none in exchange")
+        return found
+
+    def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:  # noqa: ARG002 - of the base class
+        subject = self._subject
+
+        async def subject_token(_: str, __: str) -> str:
+            return subject
+
+        return _ExchangeFlow(self._url, kept, self._auth, subject_token)
+
+
+class _ExchangeFlow(IdentityAssertionOAuthProvider):
+    """The SDK's flow for a configured authorization server, with another grant: it, too, sends a token for a token."""
+
+    def __init__(self, url: str, kept: KeptTokens, auth: OAuthClientOptions, subject_token: Any) -> None:
+        method = _secret_method(auth)
+        scope = " ".join(auth.scopes) or None
+        super().__init__(url, kept, auth.client_id, auth.client_secret, auth.issuer, subject_token, scope, method)
+        self._audience = auth.audience
+
+    def _build_token_request(self, scope: str | None, assertion: str) -> httpx2.Request:
+        request = super()._build_token_request(scope, assertion)
+        form = dict(parse_qsl(request.content.decode()))
+        form |= {"grant_type": _EXCHANGE, "subject_token": form.pop("assertion"), "subject_token_type": _ACCESS_TOKEN}
+        headers = {name: request.headers[name] for name in ("authorization", "content-type") if name in request.headers}
+        data: dict[str, Any] = {**form, **({"audience": list(self._audience)} if self._audience else {})}
+        return httpx2.Request("POST", request.url, data=data, headers=headers)
+
+
+class ForwardedToken(Credentials):
+    """The caller's own token, if its `aud` names this gateway and the server: it was issued for both."""
+
+    def __init__(self, auth: OAuthClientOptions) -> None:
+        self._audience = frozenset(auth.audience)
+        self._subject = ""
+
+    def present(self, token: str) -> None:
+        """Use the caller's token of this request from now on."""
+        self._subject = token or self._subject
+
+    async def token(self) -> str | None:
+        """Return the caller's token; None where there is no caller. Raises `httpx2.ConnectError` for one that was not
+        issued for both.
+        """
+        if not self._subject:
+            return None
+        if not self._audience <= _audience_of(self._subject):
+            raise httpx2.ConnectError(f"{_NO_TOKEN}: its audience does not name both this gateway and the server")
+        return self._subject
+
+    async def answer(self, challenge: Challenge, used: str | None) -> str | None:  # noqa: ARG002 - of the base class
+        """Return None: there is no other token."""
+        return None
+
+
+def _audience_of(token: str) -> frozenset[str]:
+    """Return the `aud` of a JWT, whose signature was checked when the caller was authenticated; empty for any other."""
+    parts = token.split(".")
+    if len(parts) != _JWT_PARTS:
+        return frozenset()
+    try:
+        claims: Any = from_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
+        return frozenset()
+    named = claims.get("aud") if isinstance(claims, dict) else None
+    return frozenset([named] if isinstance(named, str) else filter(_is_text, named or ()))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
