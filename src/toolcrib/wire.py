@@ -226,6 +226,10 @@ def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
     return entry
 
 
+NEWEST_VERSION: Final = LATEST_MODERN_VERSION
+"""The protocol version of the newest clients."""
+
+
 def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
     """Return the result in the form that clients of this version accept.
 

@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route, Router
 
 from toolcrib._version import VERSION
-from toolcrib.console import calls, charts, overview, pages, playground
+from toolcrib.console import calls, charts, overview, pages, playground, tools
 from toolcrib.console.pages import ConsoleParts, Handler, Page, Visit, read_form, segment
 from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sessions import SESSION_S, Session, Sessions, proves
@@ -50,7 +50,7 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 }
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SIGN_IN: Final = "/sign-in"
-_MENU: Final = (("/", "Overview"), ("/search", "Search"), ("/calls", "Calls"))
+_MENU: Final = (("/", "Overview"), ("/search", "Search"), ("/tools", "Tools"), ("/calls", "Calls"))
 _LOOK_S: Final = 1.0
 """How often an open page learns of changes, in seconds."""
 _PING_LOOKS: Final = 15
@@ -114,10 +114,12 @@ class Console(AsgiApp):
             "/": overview.show,
             "/servers/{name:path}": overview.show_server,
             "/search": playground.show,
+            "/tools": tools.show,
+            "/tools/{id:path}": tools.show_tool,
             "/calls": calls.show,
             "/calls/{number}": calls.show_request,
         }
-        posts: dict[str, Handler] = {}
+        posts: dict[str, Handler] = {"/tools/{id:path}": tools.call}
         routes = [
             Route("/static/{name}", self._serve_static, methods=["GET"]),
             Route(_SIGN_IN, self._show_sign_in, methods=["GET"]),
@@ -231,6 +233,7 @@ class Console(AsgiApp):
             "session": session,
             "can_sign_out": self._sessions.needs_token,
             "version": VERSION,
+            "hide": self.parts.hide,
             "menu": _MENU,
             "waiting": 0,
             **page.values,

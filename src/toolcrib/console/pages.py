@@ -21,10 +21,12 @@ from toolcrib.settings.options import ConsoleOptions, Settings
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import Caller, Context, ServerStatus
+from toolcrib.upstream.redact import Redactor
 from toolcrib.usage.counts import DefinitionTokens, is_listable
 
 MAX_FORM_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 500
+_HIDDEN: Final = "***"
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -82,6 +84,15 @@ class ConsoleParts:
     settings: Callable[[], Settings]
     """The settings as they are now."""
     carried: CarriedTokens = field(default_factory=CarriedTokens)
+
+    def hide(self, text: str) -> str:
+        """The text without the secrets of the settings: those of servers, and tokens."""
+        settings = self.settings()
+        for server in settings.servers:
+            text = Redactor(server).blank(text)
+        for secret in [token.secret for token in settings.http.tokens if token.secret]:
+            text = text.replace(secret, _HIDDEN)
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

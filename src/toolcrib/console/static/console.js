@@ -61,3 +61,56 @@ document.addEventListener("keydown", (event) => {
 for (const chosen of document.querySelectorAll("select[data-submit]")) {
   chosen.addEventListener("change", () => chosen.form.requestSubmit());
 }
+
+// -- a tool's form and its JSON: whichever is edited, the other follows -------------------------------------------------
+
+const call = document.querySelector("form[data-form]");
+if (call) {
+  const json = call.elements.arguments;
+  const problem = document.getElementById("json-problem");
+  const fields = [...call.querySelectorAll("[name^='arg.']")];
+  const nameOf = (field) => field.name.slice("arg.".length);
+
+  function read() {
+    try {
+      const value = JSON.parse(json.value || "{}");
+      if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("it is not an object");
+      problem.textContent = "";
+      json.removeAttribute("aria-invalid");
+      return value;
+    } catch (error) {
+      problem.textContent = `Not a JSON object: ${error.message}`;
+      json.setAttribute("aria-invalid", "true");
+      return null;
+    }
+  }
+
+  function toJson(field) {
+    const value = read() ?? {};
+    const text = field.value;
+    if (text === "" && !("required" in field.dataset)) delete value[nameOf(field)];
+    else if (field.dataset.kind === "text") value[nameOf(field)] = text;
+    else {
+      try { value[nameOf(field)] = JSON.parse(text); field.removeAttribute("aria-invalid"); }
+      catch { field.setAttribute("aria-invalid", "true"); return; }
+    }
+    json.value = JSON.stringify(value, null, 2);
+    read();
+  }
+
+  function toFields() {
+    const value = read();
+    if (!value) return;
+    for (const field of fields) {
+      const own = value[nameOf(field)];
+      const text = own === undefined ? "" : field.dataset.kind === "text" && typeof own === "string" ? own : JSON.stringify(own);
+      if (field.value !== text) field.value = text;
+    }
+  }
+
+  for (const field of fields) field.addEventListener("input", () => toJson(field));
+  json.addEventListener("input", toFields);
+  call.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); call.requestSubmit(); }
+  });
+}
