@@ -79,7 +79,7 @@ class Unfinished:
         ),
         ({"policy": Unfinished()}, r"policy must be an object with decide\(\) and scope\(\)"),
         ({"authenticator": "secret"}, r"authenticator must be an object with authenticate\(\)"),
-        ({"state": MemoryStore}, r"state must be an object with table\(\) or None, not the class MemoryStore"),
+        ({"state": MemoryStore}, r"state must be an object with .* and table\(\) or None, not the class MemoryStore"),
         ({"audit": "audit.log"}, "audit must be a function or None, not str"),
         ({"selector": 1}, "selector must be a function or None, not 1"),
         ({"middleware": print}, "middleware must be a list of functions"),

@@ -33,10 +33,8 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
-from toolcrib.metrics import GatewayMetrics
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.audit_file import AuditFile
-from toolcrib.middleware.observers import Observers
 from toolcrib.providers.base import BackendSelector
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.combined import ProviderList
@@ -55,7 +53,7 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
-from toolcrib.tracing import TRACING
+from toolcrib.telemetry import Telemetry
 from toolcrib.types import (
     LOCAL,
     Authenticator,
@@ -73,8 +71,6 @@ from toolcrib.types import (
 from toolcrib.upstream.fleet import Fleet, ServerManager
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.usage.counts import UsageReport
-from toolcrib.usage.recorder import UsageRecorder, save_regularly
-from toolcrib.usage.zero_hits import ZeroHitRecorder
 
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
 _HINTS: Final = {
@@ -158,14 +154,8 @@ class App(ToolDecorator, ServableApp):
             wait_indexed=self._wait_indexed,
         )
         self._state: StateStore = state or self._own_state or MemoryStore()
-        telemetry = self.settings.telemetry
-        self.usage = UsageRecorder(self._state, self._catalog) if telemetry.usage else None
-        """What this app was used for, counted by day, unless the settings turn it off."""
-        self.zero_hits = ZeroHitRecorder(self._state) if telemetry.zero_hits else None
-        """Searches that found nothing, if the settings keep them."""
-        self.metrics = GatewayMetrics() if telemetry.metrics else None
-        """The metrics of this app, if the settings serve them."""
-        recorder = self._make_recorder()
+        self.telemetry = Telemetry(self.settings, self._state, self._catalog)
+        """What the settings count and measure of this app."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings
         self._audit_file = AuditFile.of(self.settings.gateway.calls, audit)
@@ -176,14 +166,13 @@ class App(ToolDecorator, ServableApp):
             middleware=middleware,
             selector=selector,
             audit=self._audit_file or audit,
-            observer=Observers.of(self.metrics, self.usage, self.zero_hits, recorder),
-            definitions=self.usage,
+            observer=self.telemetry.observer,
+            definitions=self.telemetry.usage,
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
             state=self._state,
         )
-        if self.metrics is not None:
-            self.metrics.show_state(self.statuses, self._catalog, breakers=self.gateway.breakers, usage=self.usage)
+        self.telemetry.show_state(self.gateway, self.statuses)
         self.scripts = make_script_runner(
             self.gateway,
             limits=self.settings.limits,
@@ -203,19 +192,12 @@ class App(ToolDecorator, ServableApp):
             auth=self.settings.auth,
         )
         self.local.reserve(self.facade.meta_names)
-        self.console: Any = None
+        self.console = self._make_console(self.telemetry.recorder)
         """The pages for the people who run the gateway, if the settings say where they are served; an ASGI app."""
-        if recorder is not None:
-            self.console = self._make_console(recorder)
-
-    def _make_recorder(self) -> Any:
-        """The last calls, for the console; None without one. Its modules are loaded only if there is one."""
-        options = self.settings.console
-        if not options.address:
-            return None
-        return import_module("toolcrib.console.recorder").CallRecorder(options.calls, content=options.content)
 
     def _make_console(self, recorder: Any) -> Any:
+        if recorder is None:
+            return None
         return import_module("toolcrib.console.app").make_console(
             gateway=self.gateway,
             facade=self.facade,
@@ -239,7 +221,7 @@ class App(ToolDecorator, ServableApp):
             self.facade,
             **self._identity,
             changes=self.changes,
-            observe=None if self.metrics is None else self.metrics.request_ended,
+            observe=None if self.telemetry.metrics is None else self.telemetry.metrics.request_ended,
         )
 
     # -- the life cycle --------------------------------------------------------------------------------------------
@@ -269,7 +251,7 @@ class App(ToolDecorator, ServableApp):
             await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())
             await stack.enter_async_context(self.scripts.engines)
-            await stack.enter_async_context(self._measuring(self._group))
+            await stack.enter_async_context(self.telemetry.running(self._group))
             if self.console is not None:
                 await stack.enter_async_context(self.console.served(self._group))
             await self._check_required()
@@ -296,9 +278,6 @@ class App(ToolDecorator, ServableApp):
             await group.start(self.changes.run)
             if self.settings.gateway.past_requests is not None:
                 await group.start(self.gateway.past.run)
-            for recorder in (self.usage, self.zero_hits):
-                if recorder is not None:
-                    group.start_soon(save_regularly, recorder.save)
             group.start_soon(watch_always_visible, self.gateway.refresher, self.settings.surfaces.always_visible)
             group.start_soon(self.stored.keep_checked)
             if self.settings.script_folder is not None:
@@ -325,19 +304,6 @@ class App(ToolDecorator, ServableApp):
         embedder, cached = await anyio.to_thread.run_sync(load_both, abandon_on_cancel=True)
         with cached:
             self.gateway.use_embedder(embedder, cached)
-            yield
-
-    @contextlib.asynccontextmanager
-    async def _measuring(self, group: anyio.abc.TaskGroup) -> AsyncIterator[None]:
-        """Serve the metrics, if the settings say where, and make spans if the program traces."""
-        TRACING.detect()
-        if self.metrics is None:
-            yield
-            return
-        host, _, port = self.settings.telemetry.metrics.rpartition(":")
-        with self.metrics.serve(host.strip("[]"), int(port)) as server:
-            self.metrics.port = server.port
-            group.start_soon(self.metrics.watch_loop)
             yield
 
     async def _wait_indexed(self) -> None:
@@ -515,7 +481,9 @@ class App(ToolDecorator, ServableApp):
         """
 
         async def forget() -> int:
-            zero_hits = 0 if self.zero_hits is None else await self.zero_hits.forget(tenant, tool_id)
+            zero_hits = (
+                0 if self.telemetry.zero_hits is None else await self.telemetry.zero_hits.forget(tenant, tool_id)
+            )
             return zero_hits + await self.gateway.past.forget(tenant, tool_id)
 
         return await self._in_app_loop(forget)
@@ -525,7 +493,7 @@ class App(ToolDecorator, ServableApp):
 
         Raises `InvalidRequest` if usage is not counted, and `StateUnavailable` if the state file cannot be read.
         """
-        recorder = self.usage
+        recorder = self.telemetry.usage
         if recorder is None:
             raise InvalidRequest("Usage is not counted.", hint="Set telemetry.usage to true.")
         return await self._in_app_loop(lambda: recorder.report(days))

@@ -108,8 +108,8 @@ async def test_a_rehearsal_is_not_counted_and_not_learnt() -> None:
         await browser.load("/search?q=send+mail")
         calls = words(await browser.load("/calls"))
     assert "Nothing was called yet." in calls
-    assert crib.usage is not None
-    assert not (await crib.usage.report()).total.searches
+    assert crib.telemetry.usage is not None
+    assert not (await crib.telemetry.usage.report()).total.searches
 
 
 async def test_without_a_query_the_page_says_what_to_do() -> None:

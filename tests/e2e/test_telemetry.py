@@ -42,9 +42,9 @@ def ended(tool: Tool, record: AuditRecord | None = None) -> EndedCall:
 
 
 async def shown(app: App) -> str:
-    assert app.metrics is not None
+    assert app.telemetry.metrics is not None
     async with httpx2.AsyncClient() as http:
-        return (await http.get(f"http://127.0.0.1:{app.metrics.port}/metrics")).text
+        return (await http.get(f"http://127.0.0.1:{app.telemetry.metrics.port}/metrics")).text
 
 
 async def test_metrics_count_requests_calls_searches_and_tools() -> None:
@@ -79,8 +79,8 @@ async def test_metrics_count_requests_calls_searches_and_tools() -> None:
 async def test_an_address_that_is_taken_ends_the_start_with_its_name() -> None:
     with anyio.fail_after(20):
         async with App(ANYWHERE) as app:
-            assert app.metrics is not None
-            taken = f"127.0.0.1:{app.metrics.port}"
+            assert app.telemetry.metrics is not None
+            taken = f"127.0.0.1:{app.telemetry.metrics.port}"
             with pytest.raises(SettingsError, match=f"Metrics cannot be served at {taken}"):
                 async with App(Settings(telemetry=TelemetryOptions(metrics=taken))):
                     raise AssertionError("it started")

@@ -108,7 +108,7 @@ async def test_counts_survive_a_restart_and_hold_no_caller_no_arguments_and_no_q
 
 async def test_usage_is_not_counted_where_the_settings_say_so() -> None:
     app = shop(Settings(telemetry=TelemetryOptions(usage=False)))
-    assert app.usage is None
+    assert app.telemetry.usage is None
     with pytest.raises(InvalidRequest, match="Usage is not counted"):
         await app.usage_report()
 
@@ -197,12 +197,12 @@ async def test_a_day_that_another_version_wrote_is_left_out() -> None:
 
 async def test_lists_of_views_that_no_task_saves_do_not_pile_up() -> None:
     app = shop()
-    assert app.usage is not None
+    assert app.telemetry.usage is not None
     view = await app.gateway.view(ANN)
     nothing: Sequence[ListEntry] = ()
     views: list[View] = [replace(view) for _ in range(1_200)]
     for one in views:
-        app.usage.tools_listed(one, nothing, nothing)
+        app.telemetry.usage.tools_listed(one, nothing, nothing)
     assert (await app.usage_report()).total.lists == 1_000
 
 

@@ -56,8 +56,8 @@ async def test_an_app_lists_searches_without_hits_and_the_tool_that_was_called_n
             await app.search("people on duty", ctx=ANN)
             await app.call(SHIFTS.id, ctx=ANN)
             await app.search("gizmos, blarg!", ctx=BOB)
-            assert app.zero_hits is not None
-            found = await groups(app.zero_hits)
+            assert app.telemetry.zero_hits is not None
+            found = await groups(app.telemetry.zero_hits)
     assert set(found) == {("blarg", "gizmo")}
     assert (found["blarg", "gizmo"].count, found["blarg", "gizmo"].called) == (2, {SHIFTS.id: 1})
 
@@ -68,7 +68,7 @@ async def test_words_are_kept_only_where_the_settings_allow_it(tmp_path: Path) -
     with anyio.fail_after(20):
         async with app:
             await app.search("blarg gizmo", ctx=ANN)
-    assert app.zero_hits is None
+    assert app.telemetry.zero_hits is None
     assert b"blarg" not in content(tmp_path)
 
 

@@ -1,0 +1,64 @@
+"""What learns of the calls and searches of an app: metrics, usage by day, searches without hits, the console's list."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Any
+
+import anyio.abc
+
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.metrics import GatewayMetrics
+from toolcrib.middleware.observers import GatewayObserver, Observers
+from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateStore
+from toolcrib.tracing import TRACING
+from toolcrib.types import ServerStatus, Tool
+from toolcrib.usage.recorder import UsageRecorder, save_regularly
+from toolcrib.usage.zero_hits import ZeroHitRecorder
+
+
+class Telemetry:
+    """The observers that the settings turn on. The modules of one that is off are not imported if they are large."""
+
+    def __init__(self, settings: Settings, state: StateStore, catalog: Callable[[], Sequence[Tool]]) -> None:
+        """`catalog` returns the tools that all callers share."""
+        options, console = settings.telemetry, settings.console
+        self._address = options.metrics
+        self._catalog = catalog
+        self.usage = UsageRecorder(state, catalog) if options.usage else None
+        """What the app was used for, counted by day."""
+        self.zero_hits = ZeroHitRecorder(state) if options.zero_hits else None
+        """Searches that found nothing."""
+        self.metrics = GatewayMetrics() if options.metrics else None
+        self.recorder: Any = None
+        """The last calls, for the console."""
+        if console.address:
+            make = import_module("toolcrib.console.recorder").CallRecorder
+            self.recorder = make(console.calls, content=console.content)
+
+    @property
+    def observer(self) -> GatewayObserver | None:
+        """All of them as one; None if there are none."""
+        return Observers.of(self.metrics, self.usage, self.zero_hits, self.recorder)
+
+    def show_state(self, gateway: Gateway, statuses: Callable[[], tuple[ServerStatus, ...]]) -> None:
+        """Let the metrics show the state of this gateway and its servers."""
+        if self.metrics is not None:
+            self.metrics.show_state(statuses, self._catalog, breakers=gateway.breakers, usage=self.usage)
+
+    @asynccontextmanager
+    async def running(self, group: anyio.abc.TaskGroup) -> AsyncIterator[None]:
+        """Save what is counted, serve the metrics, and make spans if the program traces."""
+        TRACING.detect()
+        for recorder in (self.usage, self.zero_hits):
+            if recorder is not None:
+                group.start_soon(save_regularly, recorder.save)
+        if self.metrics is None:
+            yield
+            return
+        host, _, port = self._address.rpartition(":")
+        with self.metrics.serve(host.strip("[]"), int(port)) as server:
+            self.metrics.port = server.port
+            group.start_soon(self.metrics.watch_loop)
+            yield
