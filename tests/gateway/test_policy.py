@@ -229,3 +229,68 @@ def test_a_rule_for_a_uri_covers_its_normal_form_as_well(pattern: str, uri: str,
     policy = ByScopes([Rule(tools=(pattern,), scopes=("admin",))])
     resource = Tool(name=uri, namespace="w", tags=("mcp:resource",))
     assert (policy.decide(Caller(id="ann"), resource, Action.SEE) is Decision.HIDE) is covered
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+CLAIMS = ByScopes(
+    [
+        Rule(tools=("a:*",), issuers=("https://login.example",)),
+        Rule(tools=("b:*",), roles=("editor", "owner")),
+        Rule(tools=("c:*",), groups=("eng",), scopes=("run",)),
+        Rule(tools=("d:*",), scopes=("write",)),
+    ],
+    default="hide",
+    roles={"owner": ("write",)},
+)
+SCOPES_ONLY = Caller(id="ann", scopes=frozenset({"https://login.example", "editor", "eng"}))
+
+
+@pytest.mark.parametrize(
+    ("claims", "visible"),
+    [
+        ({}, ""),
+        ({"issuer": "https://login.example"}, "a"),
+        ({"issuer": "https://login.example/"}, ""),
+        ({"roles": {"editor"}}, "b"),
+        ({"groups": {"eng"}}, ""),
+        ({"groups": {"eng"}, "scopes": {"run"}}, "c"),
+        ({"scopes": {"run"}}, ""),
+        ({"roles": {"owner"}}, "bd"),
+        ({"groups": {"owner"}}, ""),
+    ],
+)
+def test_rules_by_issuer_role_and_group(claims: dict[str, Any], visible: str) -> None:
+    given: dict[str, Any] = {
+        key: value if isinstance(value, str) else frozenset(value) for key, value in claims.items()
+    }
+    who = Caller(id="ann", **given)
+    assert "".join(name for name in "abcde" if says(CLAIMS, who, f"{name}:x")[0] == "allow") == visible
+
+
+def test_a_scope_of_the_same_name_is_no_claim() -> None:
+    assert all(says(CLAIMS, SCOPES_ONLY, f"{name}:x") == ("hide", "hide") for name in "abcd")
+
+
+@given(
+    st.lists(st.sampled_from(["https://login.example", "https://other.example", None]), min_size=2, max_size=2),
+    st.lists(st.frozensets(st.sampled_from(["editor", "owner", "eng", "run", "write", "x"])), min_size=6, max_size=6),
+)
+def test_callers_of_one_scope_of_the_policy_may_do_the_same(
+    issuers: list[str | None], sets: list[frozenset[str]]
+) -> None:
+    one, other = (
+        Caller(id="ann", issuer=issuer, scopes=parts[0], roles=parts[1], groups=parts[2])
+        for issuer, parts in zip(issuers, (sets[:3], sets[3:]), strict=True)
+    )
+    if CLAIMS.scope(one) == CLAIMS.scope(other):
+        for name in "abcde":
+            assert says(CLAIMS, one, f"{name}:x") == says(CLAIMS, other, f"{name}:x")
+
+
+@given(st.sampled_from("abcde"), st.frozensets(st.sampled_from(["editor", "owner", "eng", "run", "write"])))
+def test_the_explained_decision_is_the_decision(name: str, words: frozenset[str]) -> None:
+    who = Caller(id="ann", scopes=words, roles=words, groups=words)
+    for action in Action:
+        made = tool(f"{name}:x")
+        assert CLAIMS.explain(who, made, action).decision is CLAIMS.decide(who, made, action)

@@ -74,6 +74,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "stats": _SETUP,
         "audit": "audit",
         "tokens": "tokens",
+        "can": "can",
         "eval": _TOOLS,
         "demo": _SETUP,
     },

@@ -129,6 +129,11 @@ class Rule:
     """Whether any one of the scopes is enough, or all are needed."""
     tenants: tuple[str, ...] = ()
     """Tenants whose callers are named; empty means all."""
+    issuers: tuple[str, ...] = ()
+    """Authorization servers whose callers are named; empty means all callers, with a token of any kind."""
+    roles: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    """Roles and groups, as issuers say them, of which a caller needs one of each to be named; empty means all."""
     action: Action | None = None
     """Only seeing or only calling; None means both. A caller that may not see a tool can never call it."""
     effect: Effect = "allow"
@@ -139,7 +144,7 @@ class Rule:
     def __post_init__(self) -> None:
         """Raise `SettingsError` if a field is invalid."""
         Patterns(self.tools)
-        for field in ("tags", "scopes", "tenants"):
+        for field in ("tags", "scopes", "tenants", "issuers", "roles", "groups"):
             values = getattr(self, field)
             if isinstance(values, str) or not all(isinstance(value, str) and value for value in values):
                 raise SettingsError(f"{field} is a list of texts, not {values!r:.80}.")
@@ -157,7 +162,7 @@ def _check_choice(field: str, value: object, known: Sequence[object]) -> None:
 
 @checked(error=SettingsError)
 class ByScopes:
-    """Rules over the scopes and the tenant of a caller; **the first rule that covers a tool decides**.
+    """Rules over scopes, tenant and other claims of a caller; **the first rule that covers a tool decides**.
 
     Put special rules above general ones. A rule whose `otherwise` is `next` decides only for the callers it names. If
     no rule decides, `default` applies.
@@ -178,8 +183,8 @@ class ByScopes:
     ) -> None:
         """Build a policy of these rules. Raises `SettingsError` for an invalid default or role.
 
-        `roles` are scopes that imply others: a caller with the scope `admin` also has the scopes that `roles["admin"]`
-        lists, which may be roles themselves.
+        `roles` are scopes that imply others: a caller with the scope or the role `admin` also has the scopes that
+        `roles["admin"]` lists, which may be roles themselves.
         """
         _check_choice("default", default, tuple(_DECISIONS))
         self.rules = tuple(rules)
@@ -187,31 +192,60 @@ class ByScopes:
         self._roles = {role: _implied_scopes(role, roles or {}) for role in roles or {}}
         self._scopes = frozenset(scope for rule in self.rules for scope in rule.scopes)
         self._tenants = frozenset(tenant for rule in self.rules for tenant in rule.tenants)
-        self._compiled = tuple(_CompiledRule(rule) for rule in self.rules)
+        self._issuers = frozenset(issuer for rule in self.rules for issuer in rule.issuers)
+        self._named_roles = frozenset(role for rule in self.rules for role in rule.roles)
+        self._groups = frozenset(group for rule in self.rules for group in rule.groups)
+        self._compiled = tuple(_CompiledRule(rule, place) for place, rule in enumerate(self.rules))
         self._remembered = lru_cache(_MAX_CACHED_TOOLS)(self._cover)
 
     def scope(self, caller: Caller) -> Hashable:
         """Return what the rules depend on: callers that they cannot tell apart share a scope."""
         tenant = caller.tenant if caller.tenant in self._tenants else None
-        return (self._held(caller) & self._scopes, tenant)
+        issuer = caller.issuer if caller.issuer in self._issuers else None
+        claims = (issuer, caller.roles & self._named_roles, caller.groups & self._groups)
+        return (self._held(caller) & self._scopes, tenant, *claims)
 
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
         """Apply the first rule that covers the tool; APPROVE means ALLOW for seeing."""
-        # Clients can make up any number of URIs, so those are not cached.
-        find = self._cover if RESOURCE_TAG in tool.tags else self._remembered
-        seeing, calling = find(tool.id, tuple(tool.tags))
+        seeing, calling = self._rules_for(tool)
         held = self._held(caller)
-        seen = self._first(seeing, held, caller.tenant)
+        seen = self._first(seeing, held, caller)[0]
         if action is Action.SEE:
             return Decision.ALLOW if seen is Decision.APPROVE else seen
-        return seen if seen is Decision.HIDE else self._first(calling, held, caller.tenant)
+        return seen if seen is Decision.HIDE else self._first(calling, held, caller)[0]
 
-    def _first(self, rules: tuple["_CompiledRule", ...], held: frozenset[str], tenant: str | None) -> Decision:
+    @checked
+    def explain(self, caller: Caller, tool: Tool, action: Action) -> "PolicyReason":
+        """Decide like `decide`, and say which rule does."""
+        seeing, calling = self._rules_for(tool)
+        held = self._held(caller)
+        found, rule = self._first(seeing, held, caller)
+        hidden = found is Decision.HIDE
+        if action is Action.CALL and not hidden:
+            found, rule = self._first(calling, held, caller)
+        elif found is Decision.APPROVE:
+            found = Decision.ALLOW
+        return PolicyReason(
+            decision=found,
+            rule=None if rule is None else rule.place,
+            named=rule is not None and rule.names(held, caller),
+            lacking=frozenset() if rule is None else rule.lacking(held, caller),
+            seen=not hidden,
+        )
+
+    def _rules_for(self, tool: Tool) -> tuple[tuple["_CompiledRule", ...], tuple["_CompiledRule", ...]]:
+        # Clients can make up any number of URIs, so those are not cached.
+        find = self._cover if RESOURCE_TAG in tool.tags else self._remembered
+        return find(tool.id, tuple(tool.tags))
+
+    def _first(
+        self, rules: tuple["_CompiledRule", ...], held: frozenset[str], caller: Caller
+    ) -> tuple[Decision, "_CompiledRule | None"]:
         for rule in rules:
-            decision = rule.effect if rule.names(held, tenant) else rule.otherwise
+            decision = rule.effect if rule.names(held, caller) else rule.otherwise
             if decision is not None:
-                return decision
-        return self._default
+                return decision, rule
+        return self._default, None
 
     def _cover(
         self, tool: str, tags: tuple[str, ...]
@@ -222,17 +256,39 @@ class ByScopes:
         return seeing, tuple(rule for rule in covering if Action.CALL in rule.actions)
 
     def _held(self, caller: Caller) -> frozenset[str]:
-        if not self._roles or self._roles.keys().isdisjoint(caller.scopes):
+        if not self._roles:
             return caller.scopes
-        return caller.scopes.union(*(self._roles.get(scope, ()) for scope in caller.scopes))
+        names = caller.scopes | caller.roles if caller.roles else caller.scopes
+        if self._roles.keys().isdisjoint(names):
+            return caller.scopes
+        return caller.scopes.union(*(self._roles.get(name, ()) for name in names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyReason:
+    """A decision of a policy, and why."""
+
+    decision: Decision
+    rule: int | None
+    """The place of the rule that decides, from 0; None if none does and the default applies."""
+    named: bool
+    """Whether that rule names the caller, or decides for all others."""
+    lacking: frozenset[str] = frozenset()
+    """Scopes with which the rule would name the caller, if nothing else is missing."""
+    seen: bool = True
+    """Whether the caller may see the tool."""
 
 
 class _CompiledRule:
     """A rule with compiled patterns."""
 
-    __slots__ = ("_all", "_scopes", "_spelt", "_tags", "_tenants", "_tools", "actions", "effect", "otherwise")
+    __slots__ = (
+        *("_all", "_groups", "_issuers", "_roles", "_scopes", "_spelt", "_tags", "_tenants", "_tools", "_wanted"),
+        *("actions", "effect", "otherwise", "place"),
+    )
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, place: int) -> None:
+        self.place = place
         self.actions = _BOTH if rule.action is None else frozenset((rule.action,))
         self.effect = _DECISIONS[rule.effect]
         self.otherwise = None if rule.otherwise == "next" else _DECISIONS[rule.otherwise]
@@ -241,20 +297,39 @@ class _CompiledRule:
         self._tags = frozenset(rule.tags)
         self._scopes = frozenset(rule.scopes)
         self._tenants = frozenset(rule.tenants)
+        self._issuers = frozenset(rule.issuers)
+        self._roles = frozenset(rule.roles)
+        self._groups = frozenset(rule.groups)
         self._all = rule.need == "all"
+        self._wanted = self._scopes if self._all else frozenset(rule.scopes[:1])
 
     def covers(self, tool: str, tags: tuple[str, ...]) -> bool:
         if self._tools and not self._tools.matches(tool) and not (RESOURCE_TAG in tags and self._spelt.matches(tool)):
             return False
         return not self._tags or not self._tags.isdisjoint(tags)
 
-    def names(self, held: frozenset[str], tenant: str | None) -> bool:
-        """Whether the rule names a caller with these scopes and this tenant."""
-        if self._tenants and tenant not in self._tenants:
+    def names(self, held: frozenset[str], caller: Caller) -> bool:
+        """Whether the rule names a caller, who has these scopes."""
+        if not self._names_claims(caller):
             return False
         if not self._scopes:
             return True
         return self._scopes <= held if self._all else not self._scopes.isdisjoint(held)
+
+    def _names_claims(self, caller: Caller) -> bool:
+        if self._tenants and caller.tenant not in self._tenants:
+            return False
+        if self._issuers and caller.issuer not in self._issuers:
+            return False
+        if self._roles and self._roles.isdisjoint(caller.roles):
+            return False
+        return not self._groups or not self._groups.isdisjoint(caller.groups)
+
+    def lacking(self, held: frozenset[str], caller: Caller) -> frozenset[str]:
+        """The scopes with which the rule would name a caller that it does not name; empty if they would not do."""
+        if self.names(held, caller) or not self._names_claims(caller):
+            return frozenset()
+        return self._wanted - held
 
 
 def _uri_forms(text: str) -> tuple[str, ...]:

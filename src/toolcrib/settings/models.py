@@ -204,6 +204,9 @@ class RuleTable(Table):
     scopes: _RuleWords = ()
     need: Literal["any", "all"] = "any"
     tenants: _RuleWords = ()
+    issuers: _RuleWords = ()
+    roles: _RuleWords = ()
+    groups: _RuleWords = ()
     action: Action | None = None
     effect: Effect = "allow"
     otherwise: Literal["allow", "hide", "approve", "next"] = "hide"
