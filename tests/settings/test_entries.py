@@ -136,6 +136,29 @@ def test_toml_is_taken_in_every_spelling_of_the_section(loading: Loading) -> Non
     assert loading(CODEX.replace("mcp_servers", "mcpServers"), "config").servers == wanted
 
 
+def test_entries_of_a_group_are_accounts_and_those_that_clash_fail_alone(loading: Loading) -> None:
+    run: dict[str, Any] = {"command": "run"}
+    servers = {
+        "hub-work": {**run, "group": "hub"},
+        "hub-home": {**run, "group": "hub", "account": "private"},
+        "hub-copy": {**run, "group": "hub", "account": "work"},
+        "far-a": {**run, "group": "far", "delegateSearch": True},
+        "git-a": {**run, "group": "git"},
+        "git": run,
+    }
+    found = by_name(loading(json.dumps({"mcpServers": servers})).servers)
+    assert {name: one.account_name for name, one in found.items() if one.group == "hub"} == {
+        "hub-work": "work",
+        "hub-home": "private",
+        "hub-copy": "work",
+    }
+    assert {name: one.problem for name, one in found.items() if one.problem} == {
+        "far-a": "a server with delegateSearch cannot be in a group",
+        "git-a": "its group has the name of the server git",
+        "hub-work": "its account work is that of the server hub-copy; set another `account`",
+    }
+
+
 def test_our_own_keys_of_an_entry_are_taken_in_both_spellings(loading: Loading, tmp_path: Path) -> None:
     own = {"required": True, "timeouts": {"start": 1, "list": 2.5, "call": 3}, "cwd": "sub", "command": "~/run"}
     wanted = ServerOptions(

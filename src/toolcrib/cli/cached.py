@@ -183,7 +183,7 @@ async def read_tools(settings: Settings) -> tuple[Tool, ...] | None:
 
 
 def _may_be_cached(settings: Settings) -> bool:
-    by_itself = any(server.delegate_search or server.target for server in settings.servers)
+    by_itself = any(server.delegate_search or server.target or server.group for server in settings.servers)
     broken = any(server.required and server.problem for server in settings.servers)
     return not by_itself and not broken and settings.script_folder is None and has_store(settings.state)
 

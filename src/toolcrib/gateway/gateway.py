@@ -28,7 +28,7 @@ from toolcrib.gateway.embedding import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merge_hits
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
-from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.policy import AllowAll, decide
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.sessions import Sessions
@@ -54,6 +54,7 @@ from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import DefinitionObserver, EndedSearch, GatewayObserver, request_number
 from toolcrib.middleware.pipeline import CallPipeline
+from toolcrib.providers.accounts import choose_account, is_group_tool
 from toolcrib.providers.base import BackendSelector, ProviderSource
 from toolcrib.resources.manager import ResourceManager
 from toolcrib.resources.router import URI_BLOCKS
@@ -380,6 +381,8 @@ class Gateway:
         tool = found.tool
         try:
             settled = self._settle(ctx, found, arguments, loose or {}, verbatim=verbatim)
+            if is_group_tool(tool):
+                found, settled = await self._choose_account(ctx, tool, settled)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, tool.id, error)
             raise
@@ -391,16 +394,29 @@ class Gateway:
         except HandlerNotFound:
             self.refresher.invalidate(found.backends)
             raise
-        return await self._finish(ctx, tool, result)
+        return await self._finish(ctx, tool, result, found.tool.namespace)
 
-    async def _finish(self, ctx: Context, tool: Tool, result: ToolResult) -> ToolResult:
-        """Record a complete result, and rewrite the addresses in it that only its own server knows."""
+    async def _choose_account(self, ctx: Context, tool: Tool, arguments: Object) -> tuple[ResolvedTool, dict[str, Any]]:
+        """Return the tool of the account that a call names, and its arguments. Raises `InvalidArguments`."""
+        view = await self.view(ctx)
+        key, left = choose_account(tool, arguments, view.account_keys(tool))
+        found = view.find_exact(key.id)
+        if found is None or decide(self._policy, ctx.caller, found.tool, Action.CALL) is Decision.HIDE:
+            raise ToolNotFound(f'No tool is called "{key.id}".', hint=SEARCH_HINT)
+        return found, left
+
+    async def _finish(self, ctx: Context, tool: Tool, result: ToolResult, namespace: str | None = None) -> ToolResult:
+        """Record a complete result, and rewrite the addresses in it that only its own server knows.
+
+        `namespace` is that of the server, if the tool is that of a group.
+        """
         if result.kind == "complete":
             await self._record(ctx, tool, result)
-        if result.meta and (meta := with_public_apps(tool.namespace, result.meta)) != result.meta:
+        namespace = tool.namespace if namespace is None else namespace
+        if result.meta and (meta := with_public_apps(namespace, result.meta)) != result.meta:
             result = replace(result, meta=meta)
         if any(block.get("type") in URI_BLOCKS for block in result.content):
-            return await self.resources.rewrite_uris(ctx, tool.namespace, result)
+            return await self.resources.rewrite_uris(ctx, namespace, result)
         return result
 
     def _settle(
@@ -408,7 +424,7 @@ class Gateway:
     ) -> dict[str, Any]:
         """Return the arguments to send, if the caller may call the tool and its schema accepts them."""
         tool = found.tool
-        if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
+        if decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE:
             raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
         if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
             return dict(arguments)
@@ -439,7 +455,7 @@ class Gateway:
         """Whether the tool is in the snapshot; nothing is remembered of a request's own tools."""
         catalog = self.refresher.snapshot.catalog
         position = catalog.by_id(tool.id)
-        return position is not None and catalog.tools[position] is tool
+        return position is not None and (catalog.tools[position] is tool or is_group_tool(tool))
 
     def honors_output_schema(self, tool: Tool) -> bool:
         """Whether this definition has always returned the structured content that its output schema promises."""

@@ -5,13 +5,14 @@ Pure: a policy looks at the caller and the tool's definition, and at nothing els
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
 from typing import Final, Literal
 
 from toolcrib.checks import checked
 from toolcrib.errors import SettingsError
+from toolcrib.providers.accounts import group_key
 from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
 from toolcrib.types import Action, Caller, Decision, Policy, Tool
 
@@ -65,6 +66,15 @@ def allows_everything(policy: Policy | None) -> bool:
     """Whether the policy allows everyone everything; None does."""
     current = policy.current if isinstance(policy, ReplaceablePolicy) else policy
     return current is None or isinstance(current, AllowAll)
+
+
+def decide(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decision:
+    """The policy's decision; the stricter one if the tool is also offered as that of a group of accounts."""
+    decision = policy.decide(caller, tool, action)
+    if decision is Decision.HIDE or not tool.meta or (key := group_key(tool)) is None:
+        return decision
+    by_group = policy.decide(caller, replace(tool, namespace=key.namespace), action)
+    return decision if by_group is Decision.ALLOW else by_group
 
 
 class Patterns:

@@ -4,11 +4,12 @@ Snapshots never change. Merging the lists of several providers, and rejecting un
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
 from toolcrib.catalog.catalog import Catalog
+from toolcrib.providers.accounts import find_accounts
 from toolcrib.providers.base import Backend
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
@@ -92,6 +93,8 @@ class Snapshot:
     """The backends of each tool, by position; one or more."""
     rejected: tuple[RejectedDefinition, ...] = ()
     """Definitions that cannot be used."""
+    accounts: Mapping[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    """For each tool of a group, by its position: the accounts that have it, with the positions of their tools."""
 
     @classmethod
     def build(
@@ -117,6 +120,7 @@ class Snapshot:
             catalog=catalog,
             index=index,
             backends=tuple(gathered.backends[tool.key] for tool in catalog.tools),
+            accounts=find_accounts(catalog.tools),
             rejected=(
                 *gathered.rejected,
                 *(

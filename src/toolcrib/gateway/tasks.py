@@ -14,6 +14,7 @@ from typing import Any, Final
 import anyio
 
 from toolcrib.errors import ExecutionFailed, InvalidRequest, NotFound, ToolcribError, UpstreamError
+from toolcrib.gateway.policy import decide
 from toolcrib.gateway.view import ResolvedTool, View
 from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.providers.base import Backend
@@ -184,7 +185,7 @@ class TaskManager:
         """Return where the task runs, if it is the session's and the caller may still call its tool."""
         record = (await self._records.get(ctx)).get(task_id)
         tool = None if record is None else (await self._view(ctx)).get(record.key)
-        if record is None or tool is None or self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
+        if record is None or tool is None or decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE:
             raise _not_found()
         return record, tool
 

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 from toolcrib.catalog.catalog import Catalog, ambiguous_name
 from toolcrib.errors import ToolNotFound
+from toolcrib.gateway.policy import decide
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot, empty_snapshot
+from toolcrib.providers.accounts import is_group_tool, with_accounts
 from toolcrib.providers.base import Backend
-from toolcrib.schema import Schema
+from toolcrib.schema import Schema, signature
 from toolcrib.search.engine import listing, request_texts, search
 from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index
@@ -67,7 +69,9 @@ class View:
 
     def tools(self) -> tuple[Tool, ...]:
         """Return every tool in view by id, including those that are listed nowhere."""
-        shared = self.snapshot.catalog.tools
+        shared: Sequence[Tool] = self.snapshot.catalog.tools
+        if narrowed := self._narrowed:
+            shared = [narrowed.get(place, tool) for place, tool in enumerate(shared)]
         if self.mask is not None:
             shared = tuple(tool for tool, seen in zip(shared, self.mask, strict=True) if seen)
         return merge_sorted(shared, self.overlay.catalog.tools, key=lambda tool: tool.id)
@@ -91,7 +95,7 @@ class View:
         """Return the tool of that key, or None."""
         position = self.position(key)
         if position is not None:
-            return self.snapshot.catalog.tools[position]
+            return self._narrowed.get(position) or self.snapshot.catalog.tools[position]
         place = self.overlay.catalog.by_id(key.id)
         return None if place is None else self.overlay.catalog.tools[place]
 
@@ -102,7 +106,7 @@ class View:
         request is ambiguous, like every other that matches two tools.
         """
         if not self.overlay.catalog.tools:
-            return resolve_at(self.snapshot, self.snapshot.catalog.find(spelling, self.mask))
+            return self._resolve(self.snapshot, self.snapshot.catalog.find(spelling, self.mask))
         exact = self.find_exact(spelling)
         return exact if exact is not None else self._find_loose(spelling)
 
@@ -111,7 +115,7 @@ class View:
         for snapshot, mask in self._parts():
             position = snapshot.catalog.by_id(name)
             if position is not None and (mask is None or mask[position]):
-                return resolve_at(snapshot, position)
+                return self._resolve(snapshot, position)
         return self.find_wire(name)
 
     def _find_loose(self, spelling: str) -> ResolvedTool:
@@ -119,7 +123,7 @@ class View:
         missing: list[ToolNotFound] = []
         for snapshot, mask in self._parts():
             try:
-                found.append(resolve_at(snapshot, snapshot.catalog.find(spelling, mask)))
+                found.append(self._resolve(snapshot, snapshot.catalog.find(spelling, mask)))
             except ToolNotFound as error:
                 missing.append(error)
         if len(found) > 1:
@@ -138,8 +142,37 @@ class View:
         for snapshot, mask in self._parts():
             position = snapshot.catalog.by_wire(name)
             if position is not None and (mask is None or mask[position]):
-                return resolve_at(snapshot, position)
+                return self._resolve(snapshot, position)
         return None
+
+    # -- accounts --------------------------------------------------------------------------------------------------
+
+    @property
+    def _narrowed(self) -> Mapping[int, Tool]:
+        """The tools of groups of accounts with the caller's accounts, by position; made once."""
+        if not self.snapshot.accounts:
+            return {}
+        return (self.base or self).memoized("accounts", _narrow)
+
+    def account_keys(self, tool: Tool) -> dict[str, Key]:
+        """The keys of the tools of the accounts that the caller may use, for the tool of a group."""
+        position = self.position(tool.key)
+        accounts = () if position is None else self.snapshot.accounts.get(position, ())
+        catalog = self.snapshot.catalog
+        return {account: catalog.tools[at].key for account, at in accounts if self.mask is None or self.mask[at]}
+
+    def grouped(self) -> frozenset[str]:
+        """The namespaces of accounts, whose tools are shown as those of their group."""
+        tools, accounts = self.snapshot.catalog.tools, self.snapshot.accounts.values()
+        return self.memoized("grouped", lambda _: frozenset(tools[at].namespace for one in accounts for _, at in one))
+
+    def _resolve(self, snapshot: Snapshot, position: int) -> ResolvedTool:
+        found = resolve_at(snapshot, position)
+        narrowed = self._narrowed.get(position) if snapshot is self.snapshot else None
+        if narrowed is None:
+            return found
+        schema = self.memoized(("schema", position), lambda _: Schema(narrowed.input_schema, narrowed.id))
+        return replace(found, tool=narrowed, schema=schema)
 
     def wire_name(self, tool: Tool) -> str:
         """Return the wire name of a tool in view."""
@@ -151,7 +184,13 @@ class View:
 
     def listing(self, filters: Filters) -> tuple[Tool, ...]:
         """Return every tool that a search can find, by id."""
-        return listing(self.snapshot.index, filters, mask=self.mask, overlay=self._overlay)
+        found = listing(self.snapshot.index, filters, mask=self.mask, overlay=self._overlay)
+        return tuple(map(self._as_seen, found)) if self._narrowed else found
+
+    def _as_seen(self, tool: Tool) -> Tool:
+        """The tool, with the caller's accounts if it is that of a group."""
+        position = self.position(tool.key) if is_group_tool(tool) else None
+        return tool if position is None else self._narrowed.get(position, tool)
 
     def search(
         self,
@@ -170,7 +209,7 @@ class View:
         of `request_texts`; `past` has the requests of the caller's tenant. Where the snapshot is not `complete`, the
         reply does not say that nothing fits.
         """
-        return search(
+        reply = search(
             self.snapshot.index,
             request,
             mask=self.mask,
@@ -182,6 +221,13 @@ class View:
             past=past,
             complete=complete,
         )
+        if not self._narrowed:
+            return reply
+        hits = [
+            hit if (tool := self._as_seen(hit.tool)) is hit.tool else replace(hit, tool=tool, signature=signature(tool))
+            for hit in reply.hits
+        ]
+        return replace(reply, hits=tuple(hits))
 
     def request_texts(
         self, request: SearchRequest, options: SearchOptions, lexicon: Lexicon | None = None
@@ -205,6 +251,14 @@ class View:
             self.memo[key] = make(self)
         value: _T = self.memo[key]
         return value
+
+
+def _narrow(view: View) -> dict[int, Tool]:
+    tools = view.snapshot.catalog.tools
+    return {
+        place: with_accounts(tools[place], [account for account, at in accounts if not view.mask or view.mask[at]])
+        for place, accounts in view.snapshot.accounts.items()
+    }
 
 
 def resolve_at(snapshot: Snapshot, position: int) -> ResolvedTool:
@@ -258,14 +312,16 @@ class ViewCache:
 
     def _make(self, caller: Caller) -> View:
         catalog = self.snapshot.catalog
-        seen = bytes(may_see(self._policy, caller, tool) for tool in catalog.tools)
-        mask = None if all(seen) else seen
+        seen = bytearray(may_see(self._policy, caller, tool) for tool in catalog.tools)
+        for place, accounts in self.snapshot.accounts.items():
+            seen[place] = seen[place] and any(seen[at] for _, at in accounts)
+        mask = None if all(seen) else bytes(seen)
         return View(self.snapshot, mask, catalog.fingerprint(mask))
 
 
 def may_see(policy: Policy, caller: Caller, tool: Tool) -> bool:
     """Whether the policy lets the caller see the tool."""
-    return policy.decide(caller, tool, Action.SEE) is not Decision.HIDE
+    return decide(policy, caller, tool, Action.SEE) is not Decision.HIDE
 
 
 @dataclass(frozen=True, slots=True)

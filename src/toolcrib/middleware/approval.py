@@ -25,7 +25,7 @@ import anyio
 
 from toolcrib.containment import contained
 from toolcrib.errors import ApprovalRequired, InvalidArguments, InvalidTool, RateLimited, ServerUnavailable
-from toolcrib.gateway.policy import Patterns, allows_everything
+from toolcrib.gateway.policy import Patterns, allows_everything, decide
 from toolcrib.middleware.audit import record_approval
 from toolcrib.middleware.fingerprint import canonical_json, digest, tool_digest
 from toolcrib.middleware.options import CallOptions
@@ -69,7 +69,7 @@ class ApprovalMiddleware:
         if self._mode == "never" and ctx.request_state is None and allows_everything(self._policy):
             return await call_next(ctx, call)
         by_policy = self._policy is not None and (
-            self._policy.decide(ctx.caller, call.tool, Action.CALL) is Decision.APPROVE
+            decide(self._policy, ctx.caller, call.tool, Action.CALL) is Decision.APPROVE
         )
         if not by_policy and not self._asks(call.tool):
             return await call_next(self._without_token(ctx, call), call)

@@ -89,7 +89,8 @@ def tools_by_server(view: View, statuses: Iterable[ServerStatus] = (), *, read_o
     bare = BARE_SERVER
     while bare in groups:
         bare = f"own_{bare}"
-    empty: dict[str, ToolsByName] = {namespace_of(status): {} for status in statuses}
+    names = (namespace_of(status) for status in statuses)
+    empty: dict[str, ToolsByName] = {name: {} for name in names if name not in view.grouped()}
     return ToolsByServer({**empty, **{name or bare: tools for name, tools in groups.items()}}, hidden, bare)
 
 

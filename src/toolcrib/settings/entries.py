@@ -97,6 +97,8 @@ FLAGS: Final = (
         "delegate_search",
         "retries",
         "retry_interval_s",
+        "group",
+        "account",
     ),
 )
 """Our own keys that are options of the server under the same name."""
@@ -178,6 +180,8 @@ class ServerEntry(Table):
     delegate_search: bool = False
     retries: Natural | None = None
     retry_interval_s: Seconds | None = None
+    group: NonEmpty | None = None
+    account: NonEmpty | None = None
 
     def url_key(self) -> str | None:
         """The key of the url; clients differ."""

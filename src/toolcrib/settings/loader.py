@@ -24,7 +24,7 @@ from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import SecretReader
 from toolcrib.settings.validation import Place, kind, validate
 from toolcrib.state.options import default_state_file
-from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.options import ServerOptions, group_problem
 
 EXAMPLE: Final = (
     '{"mcpServers": {"time": {"command": "uvx", "args": ["--with", "mcp==2.3.0", "mcp-server-time==2026.10.19"]}}}'
@@ -92,6 +92,7 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
         project=cwd,
     ).read(value)
     problems.raise_any()
+    servers = tuple(_with_group_problem(server, servers) for server in servers)
     return replace(
         own,
         servers=servers,
@@ -102,6 +103,11 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
         section=value.get("toolcrib") or {},
         warnings=tuple(problems.warnings),
     )
+
+
+def _with_group_problem(server: ServerOptions, servers: Sequence[ServerOptions]) -> ServerOptions:
+    problem = group_problem(server, servers)
+    return replace(server, problem="; ".join(filter(None, (server.problem, problem)))) if problem else server
 
 
 def _env_file(place: Place[ToolcribTable], folder: Path) -> Mapping[str, str]:

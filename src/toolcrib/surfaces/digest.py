@@ -73,7 +73,7 @@ class DigestWriter:
         servers are listed by kind, with as many names and words as fit. Servers without known tools, and those that
         failed, come last. The same tools and states give the same text, in whatever order the servers connected.
         """
-        key = view.version, tuple(sorted(map(_note, statuses)))
+        key = view.version, _notes(view, statuses)
         while (text := self._written.get(key)) is None:
             if (other := self._under_way.get(key)) is not None:
                 await other.wait()  # clients that connect at the same time share one text
@@ -89,7 +89,7 @@ class DigestWriter:
 
     async def words(self, view: View, statuses: Sequence[ServerStatus]) -> Mapping[str, Sequence[str]]:
         """The most telling words of each server that has tools, best first, by namespace."""
-        notes = tuple(sorted(map(_note, statuses)))
+        notes = _notes(view, statuses)
         return await anyio.to_thread.run_sync(lambda: telling_words(self._describe(view, notes), _WORDS))
 
     def _remember(self, key: tuple[str, tuple[_Note, ...]], text: str) -> None:
@@ -106,6 +106,10 @@ class DigestWriter:
         tools = _tools_by_namespace(view)
         limit = _read_limit(len(tools))
         return {name: self._profiles.get(name, tools[name], about.get(name, ()), limit) for name in sorted(tools)}
+
+
+def _notes(view: View, statuses: Sequence[ServerStatus]) -> tuple[_Note, ...]:
+    return tuple(sorted(_note(status) for status in statuses if namespace_of(status) not in view.grouped()))
 
 
 def _note(status: ServerStatus) -> _Note:

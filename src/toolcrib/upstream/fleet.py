@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from toolcrib.errors import (
     NotStarted,
     ToolcribError,
 )
+from toolcrib.providers.accounts import AccountGroup
 from toolcrib.providers.base import Provider
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
@@ -408,6 +409,7 @@ class ServerManager:
         self._listeners = Listeners()
         self._lock = threading.Lock()
         self._loop_ref: tuple[asyncio.AbstractEventLoop, int] | None = None
+        self._groups: dict[str, AccountGroup] = {}
         self.fleet = self._new_fleet()
 
     def _new_fleet(self) -> Fleet:
@@ -528,9 +530,21 @@ class ServerManager:
         """Identifies this gateway in a chain of gateways; the same for every run."""
         return self._options.gateway_id
 
-    def providers(self) -> tuple[RemoteServer, ...]:
-        """Return the servers of the current fleet, by name."""
-        return self.fleet.providers()
+    def providers(self) -> tuple[Provider, ...]:
+        """Return the servers of the current fleet, by name, and their groups."""
+        servers = self.fleet.providers()
+        names = sorted({server.options.group for server in servers if server.options.group})
+        if list(self._groups) != names:
+            self._groups = {
+                name: self._groups.get(name) or AccountGroup(name, partial(self._accounts, name), self.subscribe)
+                for name in names
+            }
+        return (*servers, *self._groups.values())
+
+    def _accounts(self, group: str) -> Iterator[tuple[str, Sequence[Tool], ServerStatus]]:
+        for server in self.fleet.providers():
+            if server.options.group == group:
+                yield server.options.account_name, server.tools, server.status
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back whenever a server was added or removed, or changed its tools or status."""

@@ -20,6 +20,7 @@ from pydantic_core import to_json
 
 from toolcrib.errors import InvalidName
 from toolcrib.names import check_name
+from toolcrib.providers.accounts import account_tool
 from toolcrib.providers.base import Documents
 from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
@@ -104,6 +105,7 @@ class ToolLister:
         self._hidden = META_TOOLS if options.delegate_search else frozenset[str]()
         self._offers = options.offers
         self._overrides = options.overrides
+        self._group = (options.group, options.account_name) if options.group else None
         self._gateway = fleet.gateway_id if options.show_all else ""
         self._max_pages = fleet.max_pages
         self._max_tools = fleet.max_tools
@@ -154,6 +156,7 @@ class ToolLister:
             {one.own_name: one for one in known.values()},
             offers=self._offers,
             overrides=self._overrides,
+            group=self._group,
             hidden=self._hidden,
             gateway=self._gateway,
             modern=modern,
@@ -171,6 +174,7 @@ class _ToolListReader:
         *,
         offers: Callable[[str], bool],
         overrides: Mapping[str, ToolOverride],
+        group: tuple[str, str] | None,
         hidden: frozenset[str],
         gateway: str,
         modern: bool,
@@ -180,6 +184,7 @@ class _ToolListReader:
         self._known = known
         self._offers = offers
         self._overrides = overrides
+        self._group = group
         self._hidden = hidden
         self._gateway = gateway
         self._modern = modern
@@ -241,11 +246,15 @@ class _ToolListReader:
         if tool is None or isinstance(tool, Rejected):
             return tool
         found = self._with_headers(tool, digest, data) if self._modern else self._read_execution(raw, tool, digest)
-        override = self._overrides.get(tool.name)
-        if override is None or isinstance(found, Rejected):
+        if isinstance(found, Rejected):
             return found
-        changed = override.apply(found.tool)
-        return changed if isinstance(changed, Rejected) else replace(found, tool=changed, override=override)
+        override = self._overrides.get(tool.name)
+        changed = found.tool if override is None else override.apply(found.tool)
+        if isinstance(changed, Rejected):
+            return changed
+        if self._group is not None:
+            changed = account_tool(changed, *self._group)
+        return found if changed is found.tool else replace(found, tool=changed, override=override)
 
     def _with_headers(self, tool: Tool, digest: bytes, data: bytes) -> RemoteTool | Rejected:
         """Return the tool with the arguments that are sent as headers too."""

@@ -3,7 +3,7 @@
 Imports nothing heavy, so that settings can be read without an MCP client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -181,6 +181,10 @@ class ServerOptions:
     """Ask the server to list all its tools by name: for a toolcrib, or a server like it, behind this one."""
     delegate_search: bool = False
     """Find its hidden tools through its own `tool_search`."""
+    group: str | None = None
+    """Shows its tools together with those of the other servers of this group, as one set with an argument `account`."""
+    account: str | None = None
+    """What this server is called in that argument; by default its name, without the group's before it."""
     required: bool = False
     """The gateway must not start without it."""
     problem: str = ""
@@ -203,6 +207,15 @@ class ServerOptions:
                 )
             object.__setattr__(self, "transport", "http")
 
+    @property
+    def account_name(self) -> str:
+        """What this server is called in its group.
+
+        >>> ServerOptions(name="github-work", group="github").account_name
+        'work'
+        """
+        return self.account or self.name.removeprefix(f"{self.group}-")
+
     def offers(self, tool: str) -> bool:
         """Whether to offer the tool of this name: it is allowed and not denied.
 
@@ -211,6 +224,25 @@ class ServerOptions:
         """
         allowed = self.allowed_tools is None or any(fnmatchcase(tool, pattern) for pattern in self.allowed_tools)
         return allowed and not any(fnmatchcase(tool, pattern) for pattern in self.denied_tools)
+
+
+def group_problem(server: ServerOptions, servers: Iterable[ServerOptions]) -> str:
+    """Why a server cannot be in its group; empty if it can.
+
+    >>> work = ServerOptions(name="hub-work", group="hub")
+    >>> group_problem(work, [work, ServerOptions(name="hub")])
+    'its group has the name of the server hub'
+    """
+    if server.group is None:
+        return ""
+    if server.delegate_search:
+        return "a server with delegateSearch cannot be in a group"
+    for other in servers:
+        if server.group in (other.name, other.namespace):
+            return f"its group has the name of the server {other.name}"
+        if other.group == server.group and other.name < server.name and other.account_name == server.account_name:
+            return f"its account {server.account_name} is that of the server {other.name}; set another `account`"
+    return ""
 
 
 @checked

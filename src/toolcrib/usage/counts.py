@@ -11,6 +11,7 @@ from itertools import zip_longest
 from operator import add
 from typing import Any, Final
 
+from toolcrib.providers.accounts import group_key
 from toolcrib.state.base import StateCodec
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import JSON, Tool, Visibility
@@ -232,7 +233,8 @@ class UsageReport:
             there = now.get(name, TokenCounts())
             counted = total.servers.get(name, TokenCounts())
             servers[name] = replace(counted, tools=there.tools, at_rest=there.at_rest)
-        unused = tuple(tool.id for tool in tools if tool.id not in total.tools and is_listable(tool))
+        used = {*total.tools, *(key.id for tool in tools if tool.id in total.tools and (key := group_key(tool)))}
+        unused = tuple(tool.id for tool in tools if tool.id not in used and is_listable(tool))
         return cls(days=chosen, total=replace(total, servers=servers), unused=unused)
 
 
