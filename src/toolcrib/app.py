@@ -171,6 +171,7 @@ class App(ToolDecorator, ServableApp):
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
             state=self._state,
+            desk=self.telemetry.desk,
         )
         self.telemetry.show_state(self.gateway, self.statuses)
         self.scripts = make_script_runner(
@@ -192,16 +193,17 @@ class App(ToolDecorator, ServableApp):
             auth=self.settings.auth,
         )
         self.local.reserve(self.facade.meta_names)
-        self.console = self._make_console(self.telemetry.recorder)
+        self.console = self._make_console()
         """The pages for the people who run the gateway, if the settings say where they are served; an ASGI app."""
 
-    def _make_console(self, recorder: Any) -> Any:
-        if recorder is None:
+    def _make_console(self) -> Any:
+        if self.telemetry.recorder is None:
             return None
         return import_module("toolcrib.console.app").make_console(
             gateway=self.gateway,
             facade=self.facade,
-            recorder=recorder,
+            recorder=self.telemetry.recorder,
+            desk=self.telemetry.desk,
             statuses=self.statuses,
             settings=lambda: self.settings,
             authenticator=self._authenticator or self._own_authenticator(),

@@ -23,7 +23,7 @@ class Telemetry:
 
     def __init__(self, settings: Settings, state: StateStore, catalog: Callable[[], Sequence[Tool]]) -> None:
         """`catalog` returns the tools that all callers share."""
-        options, console = settings.telemetry, settings.console
+        options = settings.telemetry
         self._address = options.metrics
         self._catalog = catalog
         self.usage = UsageRecorder(state, catalog) if options.usage else None
@@ -33,9 +33,10 @@ class Telemetry:
         self.metrics = GatewayMetrics() if options.metrics else None
         self.recorder: Any = None
         """The last calls, for the console."""
-        if console.address:
-            make = import_module("toolcrib.console.recorder").CallRecorder
-            self.recorder = make(console.calls, content=console.content)
+        self.desk: Any = None
+        """Where calls wait for the people at the console."""
+        if settings.console.address:
+            self.recorder, self.desk = import_module("toolcrib.console.app").make_hooks(settings, state)
 
     @property
     def observer(self) -> GatewayObserver | None:

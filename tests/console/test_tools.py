@@ -244,7 +244,7 @@ def test_no_route_takes_a_command_a_path_or_an_address() -> None:
     while not hasattr(layer, "routes"):
         layer = getattr(layer, "_app", None) or layer.__closure__[0].cell_contents
     posts = {route.path for route in layer.routes if isinstance(route, Route) and "POST" in (route.methods or ())}
-    assert posts == {"/sign-in", "/sign-out", "/tools/{id:path}"}
+    assert posts == {"/sign-in", "/sign-out", "/tools/{id:path}", "/approvals"}
     names = {"command", "cmd", "args", "env", "cwd", "url", "file"}
     templates = Path(__file__).parents[2] / "src" / "toolcrib" / "console" / "templates"
     for path in templates.glob("*.html"):

@@ -20,7 +20,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route, Router
 
 from toolcrib._version import VERSION
-from toolcrib.console import calls, charts, overview, pages, playground, tools
+from toolcrib.console import approvals, calls, charts, overview, pages, playground, tools
+from toolcrib.console.approvals import ConsoleDesk
 from toolcrib.console.pages import ConsoleParts, Handler, Page, Visit, read_form, segment
 from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sessions import SESSION_S, Session, Sessions, proves
@@ -32,6 +33,7 @@ from toolcrib.server.http import serve_http
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateStore
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.types import Authenticator, ServerStatus
 
@@ -50,7 +52,13 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 }
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SIGN_IN: Final = "/sign-in"
-_MENU: Final = (("/", "Overview"), ("/search", "Search"), ("/tools", "Tools"), ("/calls", "Calls"))
+_MENU: Final = (
+    ("/", "Overview"),
+    ("/search", "Search"),
+    ("/tools", "Tools"),
+    ("/calls", "Calls"),
+    ("/approvals", "Approvals"),
+)
 _LOOK_S: Final = 1.0
 """How often an open page learns of changes, in seconds."""
 _PING_LOOKS: Final = 15
@@ -62,11 +70,18 @@ _UNKNOWN: Final = NotFound("There is no such page.", hint="The menu has all page
 _FORGED: Final = InvalidRequest("The form is not from this session; nothing was done.", hint="Load the page again.")
 
 
+def make_hooks(settings: Settings, state: StateStore) -> tuple[CallRecorder, ConsoleDesk]:
+    """What a gateway with a console needs: an observer of its calls, and a desk at which calls wait for a person."""
+    recorder = CallRecorder(settings.console.calls, content=settings.console.content)
+    return recorder, ConsoleDesk(state, settings.gateway.calls.approval_wait_s)
+
+
 def make_console(
     *,
     gateway: Gateway,
     facade: ToolFacade,
     recorder: CallRecorder,
+    desk: ConsoleDesk,
     statuses: Callable[[], Sequence[ServerStatus]],
     settings: Callable[[], Settings],
     authenticator: Authenticator | None,
@@ -82,7 +97,13 @@ def make_console(
     host, _, port = own.console.address.rpartition(":")
     options = replace(own.http, host=host.strip("[]"), port=int(port), path="/", drain_s=0)
     parts = ConsoleParts(
-        options=own.console, gateway=gateway, facade=facade, recorder=recorder, statuses=statuses, settings=settings
+        options=own.console,
+        gateway=gateway,
+        facade=facade,
+        recorder=recorder,
+        desk=desk,
+        statuses=statuses,
+        settings=settings,
     )
     sessions = Sessions(
         gateway.state,
@@ -118,8 +139,9 @@ class Console(AsgiApp):
             "/tools/{id:path}": tools.show_tool,
             "/calls": calls.show,
             "/calls/{number}": calls.show_request,
+            "/approvals": approvals.show,
         }
-        posts: dict[str, Handler] = {"/tools/{id:path}": tools.call}
+        posts: dict[str, Handler] = {"/tools/{id:path}": tools.call, "/approvals": approvals.decide}
         routes = [
             Route("/static/{name}", self._serve_static, methods=["GET"]),
             Route(_SIGN_IN, self._show_sign_in, methods=["GET"]),
@@ -218,15 +240,16 @@ class Console(AsgiApp):
         try:
             form = await read_form(request) if request.method == "POST" else {}
             if request.method == "POST" and not proves(session, form, request.headers.get("x-csrf-token")):
-                return self._error(request, session, 403, _FORGED)
+                return await self._error(request, session, 403, _FORGED)
             answer = await handler(Visit(parts=self.parts, request=request, session=session, form=form))
         except NotFound as error:
-            return self._error(request, session, 404, error)
+            return await self._error(request, session, 404, error)
         except ToolcribError as error:
-            return self._error(request, session, 400, error)
-        return answer if isinstance(answer, Response) else self._render(request, session, answer)
+            return await self._error(request, session, 400, error)
+        return answer if isinstance(answer, Response) else await self._render(request, session, answer)
 
-    def _render(self, request: Request, session: Session | None, page: Page) -> Response:
+    async def _render(self, request: Request, session: Session | None, page: Page) -> Response:
+        waiting = len(await self.parts.desk.waiting()) if session is not None else 0
         values = {
             "base": request.scope.get("root_path", ""),
             "here": request.url.path.removeprefix(request.scope.get("root_path", "")),
@@ -235,14 +258,14 @@ class Console(AsgiApp):
             "version": VERSION,
             "hide": self.parts.hide,
             "menu": _MENU,
-            "waiting": 0,
+            "waiting": waiting,
             **page.values,
         }
         text = self._templates.get_template(page.template).render(values)
         return Response(text, status_code=page.status, media_type="text/html")
 
-    def _error(self, request: Request, session: Session | None, status: int, error: ToolcribError) -> Response:
-        return self._render(request, session, Page("error.html", {"error": error, "title": "Not done"}, status))
+    async def _error(self, request: Request, session: Session | None, status: int, error: ToolcribError) -> Response:
+        return await self._render(request, session, Page("error.html", {"error": error, "title": "Not done"}, status))
 
     def _turn_away(self, request: Request) -> Response:
         """Ask for a token, and come back to the page afterwards; a script of ours or a form gets an error instead."""
@@ -255,14 +278,15 @@ class Console(AsgiApp):
     async def _not_found(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
         session = await self._sessions.find(request.cookies.get(_cookie_name(request)))
-        await self._error(request, session, 404, _UNKNOWN)(scope, receive, send)
+        response = await self._error(request, session, 404, _UNKNOWN)
+        await response(scope, receive, send)
 
     # -- signing in ------------------------------------------------------------------------------------------------
 
     async def _show_sign_in(self, request: Request) -> Response:
         if not self._sessions.needs_token:
             return RedirectResponse(f"{request.scope.get('root_path', '')}/", status_code=303)
-        return self._sign_in_page(request, "", 200)
+        return await self._sign_in_page(request, "", 200)
 
     async def _sign_in(self, request: Request) -> Response:
         """Exchange a token for a cookie. Needs no proof: it changes nothing for someone who has no session."""
@@ -271,17 +295,17 @@ class Console(AsgiApp):
             form = await read_form(request)
             cookie, _ = await self._sessions.sign_in(form.get("token", ""), peer)
         except ToolcribError as error:
-            return self._sign_in_page(request, str(error), 429 if isinstance(error, RateLimited) else 401)
+            return await self._sign_in_page(request, str(error), 429 if isinstance(error, RateLimited) else 401)
         wanted = form.get("next", "/")
         local = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}{wanted if local else '/'}", status_code=303)
         _set_cookie(request, response, cookie)
         return response
 
-    def _sign_in_page(self, request: Request, problem: str, status: int) -> Response:
+    async def _sign_in_page(self, request: Request, problem: str, status: int) -> Response:
         wanted = request.query_params.get("next", "/")
         values = {"title": "Sign in", "problem": problem, "next": wanted, "scope": self.parts.options.scope}
-        return self._render(request, None, Page("sign_in.html", values, status))
+        return await self._render(request, None, Page("sign_in.html", values, status))
 
     async def _sign_out(self, visit: Visit) -> Response:
         await self._sessions.sign_out(visit.session)
@@ -308,14 +332,14 @@ class Console(AsgiApp):
 
     async def _changes(self, visit: Visit) -> AsyncIterator[str]:
         self._streams += 1
-        seen, looks = self._versions(), 0
+        seen, looks = await self._versions(), 0
         cookie = visit.request.cookies.get(_cookie_name(visit.request))
         try:
             yield "retry: 3000\n\n"
             while not self._closing.is_set():
                 with anyio.move_on_after(_LOOK_S):
                     await self._closing.wait()
-                now = self._versions()
+                now = await self._versions()
                 for topic in (name for name, value in now.items() if value != seen[name]):
                     yield f"event: {topic}\ndata: {now[topic]}\n\n"
                 seen, looks = now, looks + 1
@@ -326,9 +350,13 @@ class Console(AsgiApp):
         finally:
             self._streams -= 1
 
-    def _versions(self) -> dict[str, int]:
+    async def _versions(self) -> dict[str, int]:
         """A number for each topic, which changes when the topic does."""
-        return {"calls": self.parts.recorder.version, "servers": hash(tuple(self.parts.statuses()))}
+        return {
+            "calls": self.parts.recorder.version,
+            "servers": hash(tuple(self.parts.statuses())),
+            "approvals": hash(tuple(one.id for one in await self.parts.desk.waiting())),
+        }
 
 
 class _StaticFile:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, urlencode
 
 import anyio.to_thread
@@ -72,6 +72,16 @@ class CarriedTokens:
         return await anyio.to_thread.run_sync(count)
 
 
+class Desk(Protocol):
+    """Where calls wait for a person."""
+
+    async def waiting(self) -> Sequence[Any]:
+        """Those that wait."""
+
+    async def decide(self, name: str, answer: str, person: str) -> str:
+        """Answer for one of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleParts:
     """The parts of a running gateway that pages read."""
@@ -80,6 +90,7 @@ class ConsoleParts:
     gateway: Gateway
     facade: ToolFacade
     recorder: CallRecorder
+    desk: Desk
     statuses: Callable[[], Sequence[ServerStatus]]
     settings: Callable[[], Settings]
     """The settings as they are now."""

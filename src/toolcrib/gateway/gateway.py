@@ -50,6 +50,7 @@ from toolcrib.gateway.visibility import (
     unready_server,
     visible_servers,
 )
+from toolcrib.middleware.approval import ApprovalDesk
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import DefinitionObserver, EndedSearch, GatewayObserver, request_number
@@ -128,6 +129,7 @@ class Gateway:
         gateway_id: str = "",
         mask_errors: bool = False,
         state: StateStore | None = None,
+        desk: ApprovalDesk | None = None,
     ) -> None:
         """Serve the tools of these sources; run `refresher.run` in a task group to keep them current.
 
@@ -137,7 +139,7 @@ class Gateway:
         by default local functions first and remote servers last; `audit` gets an event for every call,
         `observer` learns of every call and search, and `definitions` of the tools that clients are shown.
         `mask_errors` hides the messages of providers' exceptions from callers. `state` keeps what several processes
-        share, by default in memory.
+        share, by default in memory. At the `desk`, people approve calls of clients that cannot ask their user.
         `gateway_id` lets a search that comes back through other gateways find nothing.
         """
         self.options = options or GatewayOptions()
@@ -163,6 +165,7 @@ class Gateway:
             observer=observer,
             mask_errors=mask_errors,
             state=self.state,
+            desk=desk,
         )
         self.first_search = StartupWait(self.refresher, self.options.search_wait_s, self._known_servers)
         self.first_list = StartupWait(self.refresher, self.options.list_wait_s, self._known_servers)

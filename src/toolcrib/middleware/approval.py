@@ -1,8 +1,8 @@
 """Approval: have a person agree before a call runs.
 
 A client that can show the question to a person and call again (protocol 2026-07-28) gets it as the call's answer,
-with a signed token. A client that supports elicitation is asked while the call waits. Any other client gets an error
-that says who can let the tool run.
+with a signed token. A client that supports elicitation is asked while the call waits, and so are the people at the
+console. Without either, the client gets an error that says who can let the tool run.
 
 A token is bound to the caller, the tool as defined, and the arguments; it expires, and works once. It is signed, not
 secret: it holds only what the client already has. The question shows every argument on its own line; long values are
@@ -17,9 +17,9 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import anyio
 
@@ -56,8 +56,15 @@ APPROVAL_KEY: Final = "toolcrib_approval"
 class ApprovalMiddleware:
     """Asks a person if the policy or the options require it, once for each call."""
 
-    def __init__(self, options: CallOptions, policy: Policy | None, tokens: "ApprovalTokens") -> None:
+    def __init__(
+        self,
+        options: CallOptions,
+        policy: Policy | None,
+        tokens: "ApprovalTokens",
+        desk: "ApprovalDesk | None" = None,
+    ) -> None:
         """If the policy decides APPROVE, a person is asked whatever the options say."""
+        self._desk = desk
         self._mode = options.approval
         self._approved = Patterns(options.approved, field="approved")
         self._wait_s = options.approval_wait_s
@@ -76,11 +83,11 @@ class ApprovalMiddleware:
         about = approval_binding(ctx.caller, call)
         if ctx.request_state is not None:
             return await self._continue(ctx, call, call_next, about)
-        if ctx.client is not None and can_elicit(ctx.client):
-            await self._ask_now(ctx.client, call)
-            return await self._agreed(ctx, call, call_next, about)
-        if ctx.client is not None and can_carry(ctx.client):
+        if ctx.client is not None and can_carry(ctx.client) and not can_elicit(ctx.client):
             return self._ask(call, about)
+        if self._desk is not None or (ctx.client is not None and can_elicit(ctx.client)):
+            await self._ask_now(ctx, call)
+            return await self._agreed(ctx, call, call_next, about)
         record_approval("no_client")
         raise _no_client(call.tool, by_policy=by_policy)
 
@@ -123,15 +130,14 @@ class ApprovalMiddleware:
             _check_answer((ctx.input_responses or {}).get(APPROVAL_KEY), call.tool)
         return await self._agreed(_tool_context(ctx, token), call, call_next, about, token)
 
-    async def _ask_now(self, client: Client, call: Call) -> None:
-        """Ask, and wait for the answer. Raises `ApprovalRequired` unless it is a yes."""
-        answer = None
+    async def _ask_now(self, ctx: Context, call: Call) -> None:
+        """Ask the client and the desk, and wait for the first answer. Raises `ApprovalRequired` unless it is a yes."""
+        answer: object = None
+        asking = [self._desk.ask(ctx, call)] if self._desk is not None else []
+        if ctx.client is not None and can_elicit(ctx.client):
+            asking.append(_ask_client(ctx.client, call, patient=self._desk is not None))
         with anyio.move_on_after(self._wait_s) as scope:
-            try:
-                answer = await contained(client.elicit(elicitation_params(call)))
-            except Exception as error:
-                logger.warning("the client could not ask for an approval", exc_info=True)
-                raise _refused(call.tool, "unasked", "the client failed to ask") from error
+            answer = await _first(asking)
         if scope.cancelled_caught:
             raise _refused(call.tool, "unanswered", f"there was no answer within {self._wait_s:g} s")
         _check_answer(answer, call.tool)
@@ -155,6 +161,40 @@ class ApprovalMiddleware:
         if result.kind != "input_required":
             return result
         return replace(result, request_state=self._tokens.issue("agreed", about, result.request_state))
+
+
+class ApprovalDesk(Protocol):
+    """People who are asked beside the client, or instead of a client that cannot ask anyone."""
+
+    async def ask(self, ctx: Context, call: Call) -> Object:
+        """Return the answer of a person, in the form of an `elicitation/create` result. Cancelled after a while."""
+
+
+async def _ask_client(client: Client, call: Call, *, patient: bool) -> Object:
+    """Ask the person behind the client. If that fails, wait for others if `patient`, else raise `ApprovalRequired`."""
+    try:
+        return await contained(client.elicit(elicitation_params(call)))
+    except Exception as error:
+        logger.warning("the client could not ask for an approval", exc_info=True)
+        if patient:
+            await anyio.sleep_forever()
+        raise _refused(call.tool, "unasked", "the client failed to ask") from error
+
+
+async def _first(asking: Sequence[Coroutine[Any, Any, Object]]) -> Object:
+    """The first of several answers; the others are cancelled."""
+    if len(asking) == 1:
+        return await asking[0]
+    answers: list[Object] = []
+    async with anyio.create_task_group() as group:
+
+        async def ask(one: Coroutine[Any, Any, Object]) -> None:
+            answers.append(await one)
+            group.cancel_scope.cancel()
+
+        for one in asking:
+            group.start_soon(ask, one)
+    return answers[0]
 
 
 def can_elicit(client: Client) -> bool:

@@ -22,7 +22,7 @@ from toolcrib.containment import (
 from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.view import ResolvedTool
-from toolcrib.middleware.approval import ApprovalMiddleware, ApprovalTokens
+from toolcrib.middleware.approval import ApprovalDesk, ApprovalMiddleware, ApprovalTokens
 from toolcrib.middleware.audit import (
     AUDIT_LOGGER,
     AuditMiddleware,
@@ -75,11 +75,14 @@ class CallPipeline:
         observer: CallObserver | None = None,
         mask_errors: bool = False,
         state: StateStore | None = None,
+        desk: ApprovalDesk | None = None,
     ) -> None:
         """The first middleware is the outermost. `mask_errors` hides the messages of exceptions from callers."""
         self._selector = selector
         self._mask_errors = mask_errors
-        self._stack = build_stack(options, policy=policy, extra=middleware, audit=audit, observer=observer, state=state)
+        self._stack = build_stack(
+            options, policy=policy, extra=middleware, audit=audit, observer=observer, state=state, desk=desk
+        )
         self._attempt = self._stack.around_attempt(self._call_backend)
         self._call_next = self._stack.around_call(self._try_backends)
 
@@ -286,6 +289,7 @@ def build_stack(
     audit: AuditSink | None = None,
     observer: CallObserver | None = None,
     state: StateStore | None = None,
+    desk: ApprovalDesk | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
@@ -294,8 +298,8 @@ def build_stack(
     """Build the stack of these options, in the order that the package describes.
 
     `extra` is the application's own middleware. An `audit` sink replaces the log; an `observer` learns of each call.
-    `state` holds what several processes share, by default in memory. `clock` is monotonic and `wall` since the epoch,
-    both in seconds; `random` returns 0 up to 1.
+    At the `desk`, people approve calls. `state` holds what several processes share, by default in memory. `clock` is
+    monotonic and `wall` since the epoch, both in seconds; `random` returns 0 up to 1.
     """
     state = state or MemoryStore(clock=clock)
     auditing = _build_audit(options, audit, clock, wall)
@@ -306,7 +310,7 @@ def build_stack(
         auditing,
         observing,
         *map(ContainedMiddleware, extra),
-        _build_approval(options, policy, state, wall),
+        _build_approval(options, policy, state, wall, desk),
         CacheMiddleware(options.cache, policy, state) if options.cache is not None else None,
         RateMiddleware(options.rate, options.tool_rates, state, wall=wall) if is_limited else None,
         DeadlineMiddleware(options.deadline_s) if options.deadline_s is not None else None,
@@ -351,10 +355,14 @@ def _build_audit(
 
 
 def _build_approval(
-    options: CallOptions, policy: Policy | None, state: StateStore, wall: Callable[[], float]
+    options: CallOptions,
+    policy: Policy | None,
+    state: StateStore,
+    wall: Callable[[], float],
+    desk: ApprovalDesk | None,
 ) -> ApprovalMiddleware | None:
     """Build the approval layer if the options or the policy may ask for approval."""
     if options.approval == "never" and (policy is None or isinstance(policy, AllowAll)):
         return None
     tokens = ApprovalTokens(options.approval_key, state, expires_s=options.approval_expires_s, wall=wall)
-    return ApprovalMiddleware(options, policy, tokens)
+    return ApprovalMiddleware(options, policy, tokens, desk)
