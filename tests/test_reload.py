@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from tests.test_app import notes
 from tests.upstream.support import FAST
 
 from toolcrib.app import App
-from toolcrib.errors import ServerUnavailable, SettingsError, ToolNotFound
+from toolcrib.errors import BackendNotFound, ServerUnavailable, SettingsError, ToolNotFound
 from toolcrib.server.options import Token
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
@@ -73,6 +74,31 @@ async def test_only_servers_that_changed_are_started_or_stopped(loading: Loading
             assert await text(app, "own:list_notes") == ""
             with pytest.raises(ToolNotFound):
                 await app.call("gone:list_notes", {})
+
+
+@pytest.mark.parametrize("way", ["reload", "retry_server"])
+async def test_a_server_that_was_given_up_can_be_tried_again(loading: Loading, tmp_path: Path, way: str) -> None:
+    program = tmp_path / "late"
+    late = replace(notes("late"), command=str(program), args=(), retries=0)
+    with anyio.fail_after(40):
+        async with App(loading({}, late)) as app:
+            await app.settled()
+            with pytest.raises(ServerUnavailable, match="not tried again"):
+                await app.call("late:list_notes", {})
+            started = notes("late")
+            program.write_text("#!/bin/sh\nexec " + shlex.join([started.command, *started.args]))
+            program.chmod(0o755)
+            if way == "reload":
+                change = await app.reload(loading({}, late))
+                assert str(change) == "tried again late"
+            else:
+                assert await app.retry_server("late") is True
+            await app.settled()
+            await text(app, "late:add_note", text="a")
+            assert await text(app, "late:list_notes") == "a"
+            assert await app.retry_server("late") is False
+            with pytest.raises(BackendNotFound):
+                await app.retry_server("other")
 
 
 async def test_a_running_call_finishes_on_a_server_that_is_removed(loading: Loading) -> None:

@@ -94,6 +94,7 @@ _NOT_STARTED: Final = "The app is not started, so no remote server is connected:
         "unregister",
         "add_server",
         "remove_server",
+        "retry_server",
         "include",
         "add_script",
         "search",
@@ -362,6 +363,17 @@ class App(ToolDecorator, ServableApp):
         """Disconnect a remote server. Raises `BackendNotFound`."""
         self.servers.remove(name)
 
+    async def retry_server(self, name: str) -> bool:
+        """Try a server again that was given up after its `retries`; returns false for one that was not.
+
+        The others are tried again by themselves. Raises `BackendNotFound`.
+        """
+
+        async def again() -> bool:
+            return bool(self.servers.revive(name))
+
+        return await self._in_app_loop(again)
+
     def add_script(
         self,
         name: str,
@@ -390,9 +402,9 @@ class App(ToolDecorator, ServableApp):
         """Change to these settings, and return what changed.
 
         Servers that are the same keep their connections; one that is gone or different is stopped once its running
-        calls have finished. The policy and the tokens apply to the next request, unless the app was given its own.
-        Everything else applies when an app is built. Servers that `add_server` added stay. Raises `SettingsError` or
-        `NameCollision`, and then nothing has changed.
+        calls have finished, and one that was given up is tried again. The policy and the tokens apply to the next
+        request, unless the app was given its own. Everything else applies when an app is built. Servers that
+        `add_server` added stay. Raises `SettingsError` or `NameCollision`, and then nothing has changed.
         """
         return await self._in_app_loop(lambda: self._reload(settings))
 
@@ -401,6 +413,7 @@ class App(ToolDecorator, ServableApp):
         self._check_tokens(settings.http, settings.auth, settings.http_problem)
         change = compare(before, settings, self._started_with)
         self.servers.replace(before.servers, settings.servers)
+        change = replace(change, retried=self.servers.revive())
         if change.policy and self._own_policy is not None:
             self._own_policy.replace(settings.policy)
             self.gateway.refresher.force_refresh()

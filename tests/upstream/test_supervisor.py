@@ -160,7 +160,9 @@ async def test_a_server_is_given_up_after_as_many_retries_as_its_options_say() -
         assert status.reason == "exited with code 1; given up after 3 attempts"
         with pytest.raises(ServerUnavailable) as caught:
             await call(server, "echo")
-        assert caught.value.hint == "Nothing was run. It is not tried again; restart it once the server is reachable."
+        assert caught.value.hint == (
+            "Nothing was run. It is not tried again until the settings are reloaded or the gateway is restarted."
+        )
         assert server.status is status
 
 

@@ -306,7 +306,7 @@ def encode_json(value: Any, who: str) -> tuple[str, JSON]:
     """
     try:
         text = _dump_json(value)
-        plain = from_json(text)
+        plain = from_json(text, cache_strings="keys")
         shorter = len(to_json(plain)) < len(text.encode())
     except _ENCODING_ERRORS as error:
         raise _not_json(value, who, error) from error
@@ -450,7 +450,7 @@ def _duplicate_key(value: Any) -> str:
 
 def _is_encodable(value: Any) -> bool:
     try:
-        from_json(_dump_json(value))
+        from_json(_dump_json(value), cache_strings="keys")
     except _ENCODING_ERRORS:
         return False
     return True
@@ -490,7 +490,7 @@ def script_value(result: ToolResult) -> JSON:
     if len(only) > _PARSED_CHARS and (len(only) > _MAX_PARSED_CHARS or _values_at_least(only) > _MAX_PARSED_VALUES):
         return only
     try:
-        return from_json(only, allow_inf_nan=False)
+        return from_json(only, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
         return only
 

@@ -127,7 +127,7 @@ def loads(text: bytes, *, nodes: int) -> JSON:
     if _min_values(text) > nodes and _min_values(_without_strings(text)) > nodes:
         raise ProtocolError(f"more than {nodes} values")
     try:
-        value = pydantic_core.from_json(text, allow_inf_nan=False)
+        value = pydantic_core.from_json(text, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise ProtocolError(f"invalid JSON: {str(error)[:100]}") from error
     if _has_infinity(value):

@@ -73,7 +73,8 @@ def english_words(word: str, *, exact: bool = False) -> tuple[str, ...]:
     >>> english_words("serverprotokoll"), english_words("enviamelo")
     (('log', 'server'), ('send', 'upload'))
     """
-    return () if len(word) > _MAX_WORD else _english_words(word, exact=exact)
+    # Numbers are not in the glossary, and would only fill the cache.
+    return () if len(word) > _MAX_WORD or word[-1:].isdigit() else _english_words(word, exact=exact)
 
 
 @lru_cache(maxsize=65_536)

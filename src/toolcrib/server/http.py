@@ -265,7 +265,7 @@ class _SessionRequest:
         """Whether a message that the SDK took for a notification has an id, as only a request has."""
         if b'"id"' not in self._body or b'"method"' not in self._body:
             return False
-        message = from_json(self._body)
+        message = from_json(self._body, cache_strings="keys")
         return isinstance(message, dict) and {"id", "method"} <= message.keys()
 
 

@@ -223,7 +223,7 @@ def _owner(scope: Scope) -> _Owner:
 def _is_initialize(body: bytes) -> bool:
     """Whether the body is the request that opens a session."""
     try:
-        message = from_json(body)
+        message = from_json(body, cache_strings="keys")
     except ValueError:
         return False
     return isinstance(message, dict) and message.get("method") == "initialize"

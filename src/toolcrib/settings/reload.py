@@ -46,6 +46,8 @@ class SettingsChange:
     """Servers, by name."""
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()
+    """Servers that had been given up."""
     policy: bool = False
     """Whether who may see and call what has changed."""
     keywords: bool = False
@@ -60,6 +62,7 @@ class SettingsChange:
             self.added
             or self.removed
             or self.changed
+            or self.retried
             or self.policy
             or self.keywords
             or self.tokens
@@ -74,8 +77,8 @@ class SettingsChange:
         >>> str(SettingsChange())
         'nothing changed'
         """
-        servers = (("added", self.added), ("removed", self.removed), ("restarted", self.changed))
-        parts = [f"{verb} {_listed(names)}" for verb, names in servers if names]
+        servers = {"added": self.added, "removed": self.removed, "restarted": self.changed, "tried again": self.retried}
+        parts = [f"{verb} {_listed(names)}" for verb, names in servers.items() if names]
         parts += ["the policy changed"] if self.policy else []
         parts += ["the keywords changed"] if self.keywords else []
         parts += ["the tokens changed"] if self.tokens else []

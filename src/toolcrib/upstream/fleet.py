@@ -118,6 +118,10 @@ class RemoteServer(Provider, ABC):
         """Keep it connected until cancelled."""
 
     @abstractmethod
+    def revive(self) -> bool:
+        """Try it again if it was given up. Returns whether it was."""
+
+    @abstractmethod
     def end(self) -> None:
         """Refuse what waits for a connection, as none will come any more. Harmless after `run`, or twice."""
 
@@ -513,6 +517,14 @@ class ServerManager:
     def _apply_in_loop(self) -> None:
         if self._loop_ref is not None:
             self.fleet.set_servers(self._servers)
+
+    def revive(self, name: str | None = None) -> tuple[str, ...]:
+        """Try a server again if it was given up, or all that were. Returns their names.
+
+        Must be called in the fleet's event loop. Raises `BackendNotFound`.
+        """
+        servers = self.fleet.providers() if name is None else (self.fleet.server(name),)
+        return tuple(server.name for server in servers if server.revive())
 
     def names(self) -> tuple[str, ...]:
         """Return the servers' names, in the order of the settings."""

@@ -275,11 +275,12 @@ def _replace_surrogates(text: bytes) -> bytes:
 
 
 def _load_json(text: bytes) -> Any:
+    # Values rarely repeat; in the parser's cache of strings, they would only take up memory.
     if len(text) < _NO_GC_BYTES or not gc.isenabled():
-        return from_json(text)
+        return from_json(text, cache_strings="keys")
     gc.disable()
     try:
-        return from_json(text)
+        return from_json(text, cache_strings="keys")
     finally:
         gc.enable()
 

@@ -439,7 +439,7 @@ def _decoded_headers(response: httpx2.Response) -> httpx2.Headers:
 
 def _rpc_error(body: bytes) -> dict[str, Any] | None:
     try:
-        value = from_json(body)
+        value = from_json(body, cache_strings="keys")
     except ValueError:
         return None
     error = value.get("error") if isinstance(value, dict) and "jsonrpc" in value else None
@@ -491,7 +491,7 @@ def _describe_web_page(body: bytes) -> str:
 def _body_message(body: bytes) -> str:
     """Return the explanation in a JSON body, if it has one in a usual place."""
     try:
-        value: Any = from_json(body)
+        value: Any = from_json(body, cache_strings="keys")
     except ValueError:
         return ""
     if isinstance(value, dict) and isinstance(value.get("error"), dict):

@@ -116,6 +116,10 @@ class UpstreamServer(RemoteServer):
         """Keep it connected until cancelled; then close everything it holds."""
         await self._supervisor.run()
 
+    def revive(self) -> bool:
+        """Try the server again if it was given up. Returns whether it was."""
+        return self._supervisor.revive()
+
     def end(self) -> None:
         """Refuse what waits for a connection, as none will come any more."""
         self._supervisor.end()
@@ -432,7 +436,7 @@ class UpstreamServer(RemoteServer):
         if self.options.problem:
             return "Fix its configuration to have it tried again."
         if self._supervisor.given_up:
-            return "It is not tried again; restart it once the server is reachable."
+            return "It is not tried again until the settings are reloaded or the gateway is restarted."
         if retry_at is None:
             return "It is being tried right now."
         return f"It is tried again in {max(0, round(retry_at - time.time()))} s."

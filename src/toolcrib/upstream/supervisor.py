@@ -141,6 +141,7 @@ class Supervisor:
         self.logs = LogForwarder(options.name, self._redact)
         self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_channel)
         self.given_up = False
+        self._revive_event = anyio.Event()
         """Whether it has failed for good, after the options' `retries`."""
 
     # -- for calls -------------------------------------------------------------------------------------------------
@@ -197,6 +198,15 @@ class Supervisor:
         """Cut the current pause short, because a caller wants the server."""
         self._wake_event.set()
 
+    def revive(self) -> bool:
+        """Try a server again that was given up. Returns whether it was."""
+        if not self.given_up:
+            return False
+        self._may_connect, self.given_up = True, False
+        self.status_store.update(ServerState.DEGRADED if self._has_catalog else ServerState.CONFIGURED)
+        self._revive_event.set()
+        return True
+
     # -- the task --------------------------------------------------------------------------------------------------
 
     async def restore(self) -> None:
@@ -248,6 +258,8 @@ class Supervisor:
                 at_once = result.reconnect and result.lasted_s >= self._first_s
                 if self._is_exhausted(failures) and not at_once:
                     await self._give_up(result.reason, failures)
+                    failures = 0
+                    continue
                 await self._pause(result.reason, 0.0 if at_once else self._backoff(failures))
         finally:
             self.end()
@@ -270,12 +282,13 @@ class Supervisor:
         return self._options.retries is not None and failures > self._options.retries
 
     async def _give_up(self, reason: str, failures: int) -> None:
-        """Stay failed until cancelled."""
+        """Stay failed until `revive`."""
         self._may_connect, self.given_up = False, True
+        self._revive_event = anyio.Event()
         text = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
         logger.warning("%s has failed: %s", self._options.name, text)
         self.status_store.update(ServerState.FAILED, reason=text, retry_at=None, **self._staleness())
-        await anyio.sleep_forever()
+        await self._revive_event.wait()
 
     async def _attempts(self) -> _AttemptResult:
         """Connect once, or twice if the server closed the connection on `server/discover`: then with the handshake
