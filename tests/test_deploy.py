@@ -71,6 +71,16 @@ def test_no_file_has_a_secret_and_ports_are_published_to_this_machine_only() -> 
     assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service["ports"])
 
 
+def test_several_gateways_share_redis_and_only_the_proxy_is_published_to_this_machine() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.replicas.yaml").read_text(encoding="utf-8"))["services"]
+    for service in services.values():
+        assert all(value.startswith("${") for value in service.get("environment", {}).values())
+    assert {name for name, service in services.items() if "ports" in service} == {"proxy"}
+    assert services["proxy"]["ports"] == ["127.0.0.1:8000:8000"]
+    assert services["toolcrib"]["deploy"]["replicas"] == 3
+    assert "server toolcrib:8000;" in (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+
+
 def test_a_reload_of_the_service_is_the_signal_that_reads_the_settings_again() -> None:
     assert unit()["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert unit()["Service"]["NoNewPrivileges"] == "true"

@@ -438,3 +438,12 @@ def test_a_wrong_setting_of_an_entry_disables_its_server_with_line_and_field(
     problem = loading(entry(command="run", **fields)).servers[0].problem
     assert problem.startswith("mcp.json:")
     assert said in problem
+
+
+def test_protocol_is_a_version_of_mcp_or_as_in_some_clients_the_transport(loading: Loading) -> None:
+    [server] = loading(entry(command="run", protocol="2025-11-25")).servers
+    assert (server.protocol, server.transport, server.problem) == ("2025-11-25", "stdio", "")
+    [server] = loading(entry(url="https://example.com/mcp", protocol="sse")).servers
+    assert (server.protocol, server.transport) == ("auto", "sse")
+    [server] = loading(entry(command="run", protocol="2031-01-01")).servers
+    assert "2031-01-01" in server.problem

@@ -1,6 +1,7 @@
 """The Redis store: several replicas, Redis killed and paused, and what happens to state meanwhile."""
 
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,10 +10,17 @@ import anyio
 import pytest
 from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
 
-from toolcrib.errors import StateUnavailable
+from toolcrib.errors import ApprovalRequired, ConnectionLost, ServerUnavailable, StateUnavailable
+from toolcrib.gateway.options import SessionOptions
+from toolcrib.gateway.sessions import Sessions
+from toolcrib.middleware.approval import ApprovalBinding, ApprovalTokens
+from toolcrib.middleware.breaker import CircuitBreaker
+from toolcrib.middleware.limits import RateMiddleware
+from toolcrib.middleware.options import BreakerOptions, RateOptions
 from toolcrib.state.base import StateCodec
 from toolcrib.state.coordination import Counters
 from toolcrib.state.redis import RedisStore
+from toolcrib.types import LOCAL, Call, Caller, Context, Tool, ToolResult
 
 pytestmark = [pytest.mark.anyio, NEEDS_REDIS, pytest.mark.slow]
 
@@ -225,3 +233,63 @@ async def test_no_error_and_no_log_has_the_password(redis: RedisServer, caplog: 
         shown = f"{failure.value} {failure.value.hint} {store.status()} {caplog.text}"
     assert "hunter2secret" not in shown
     assert "another-secret" not in shown
+
+
+async def test_an_approval_is_spent_once_by_all_gateways_and_by_none_while_redis_is_away(redis: RedisServer) -> None:
+    about = ApprovalBinding("ann", "tool", "arguments")
+    async with replicas(redis) as stores:
+        one, two = (ApprovalTokens("a key of a test, long enough", s, expires_s=600, wall=time.time) for s in stores)
+        token = one.issue("asked", about)
+        await two.spend(two.read(token, about))
+        with pytest.raises(ApprovalRequired, match="used before"):
+            await one.spend(one.read(token, about))
+        redis.kill()
+        with pytest.raises(StateUnavailable):
+            await one.spend(one.read(one.issue("asked", about), about))
+
+
+async def test_a_rate_holds_for_all_gateways_together(redis: RedisServer) -> None:
+    rate = RateOptions(per_second=0.01, burst=3)
+    async with replicas(redis, timeout_s=10) as stores:
+        limits = [RateMiddleware(rate, (), store, wall=time.time) for store in stores]
+        waits = [await limit.take(Caller(id="ann"), "tool") for _ in range(4) for limit in limits]
+        assert [wait > 0 for wait in waits] == [False] * 3 + [True] * 5
+
+
+async def test_a_breaker_that_one_gateway_opens_opens_for_the_others_too(redis: RedisServer) -> None:
+    call = Call(tool=Tool(name="t"), arguments={}, backend="server")
+    ctx = Context(caller=LOCAL)
+
+    async def fail(ctx: Context, call: Call) -> ToolResult:
+        raise ConnectionLost("It broke.")
+
+    async def succeed(ctx: Context, call: Call) -> ToolResult:
+        return ToolResult()
+
+    async with replicas(redis) as stores:
+        one, two = (CircuitBreaker(BreakerOptions(failures=2, open_s=600), s, wall=time.time) for s in stores)
+        await two(ctx, call, succeed)
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                await one(ctx, call, fail)
+
+        async def is_open() -> bool:
+            try:
+                await two(ctx, call, succeed)
+            except ServerUnavailable:
+                return True
+            return False
+
+        await until(is_open)
+
+
+async def test_what_a_session_used_at_one_gateway_ranks_higher_at_the_others(redis: RedisServer) -> None:
+    ctx = Context(caller=Caller(id="ann"), session="s")
+    async with replicas(redis) as stores:
+        one, two = (Sessions(SessionOptions(), store) for store in stores)
+        await one.record(ctx, "git:log", success=True)
+
+        async def is_known() -> bool:
+            return "git:log" in await two.boosts(ctx)
+
+        await until(is_known)

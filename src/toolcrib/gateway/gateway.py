@@ -193,9 +193,13 @@ class Gateway:
         """How many tools declared an output schema but returned no structured content."""
 
     async def end_session(self, ctx: Context) -> None:
-        """Forget what belongs to the session of this context, which has ended."""
-        await self.resources.end_session(ctx)
-        await self.sessions.forget(ctx)
+        """Forget what belongs to the session of this context, which has ended here.
+
+        What other processes share, which may go on with the session, is dropped once it was not used for long.
+        """
+        await self.resources.end_session(ctx, forget=not self.state.shared)
+        if not self.state.shared:
+            await self.sessions.forget(ctx)
 
     def use_embedder(self, embedder: Embedder, tools: Embedder | None = None) -> None:
         """Compare meanings with this embedder as well; if it fails, only words and the built-in table are compared.

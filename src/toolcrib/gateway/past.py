@@ -156,7 +156,7 @@ class PastRecorder:
         """Set when there is something to save; None while no background task runs."""
         self._failing = False
         if options is not None:
-            self._searches = state.table("asked requests", _SEARCHES, max_entries=sessions)
+            self._searches = state.table("asked requests", _SEARCHES, max_entries=sessions, batched=True)
             self._saved = saved_table(state, options)
 
     # -- requests --------------------------------------------------------------------------------------------------

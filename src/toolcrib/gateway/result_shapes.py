@@ -21,7 +21,7 @@ class ResultShapes:
     def __init__(self, state: StateStore, *, max_shapes: int = _MAX_SHAPES) -> None:
         self.enabled = False
         """Whether results are looked at; set by a surface that shows shapes."""
-        self._shapes = state.table("result shapes", _CODEC, max_entries=max_shapes)
+        self._shapes = state.table("result shapes", _CODEC, max_entries=max_shapes, batched=True)
 
     async def record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
         """Keep the shape of a successful result."""

@@ -67,11 +67,13 @@ class Sessions:
         """`wall` counts seconds since the epoch."""
         self._options = options
         self._wall = wall
-        self._states = state.table("sessions", _CODEC, max_entries=options.sessions)
+        self._states = state.table("sessions", _CODEC, max_entries=options.sessions, batched=True)
 
     async def boosts(self, ctx: Context) -> Mapping[str, float]:
         """Return what to multiply the odds of each used tool with in a search that begins now, above 1, by id."""
         if not self._options.learn or (key := session_key(ctx)) is None:
+            return _NO_BOOSTS
+        if await self._states.get(key) is None:  # reads what other processes learned
             return _NO_BOOSTS
         return await self._states.update(key, lambda state: self._searched(state, ctx.meta.get(TURN_META)))
 

@@ -71,7 +71,7 @@ class CircuitBreaker:
         """`wall` counts seconds since the epoch."""
         self._options = options
         self._wall = wall
-        self._health = state.table("breakers", _CODEC, max_entries=MAX_BACKENDS)
+        self._health = state.table("breakers", _CODEC, max_entries=MAX_BACKENDS, batched=True)
         self._last_known: dict[str, _BackendHealth] = {}
 
     async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:

@@ -275,10 +275,12 @@ class ResourceManager:
             raise _needs_approval(uri)
         return ends[-1] if ends else _do_nothing
 
-    async def end_session(self, ctx: Context) -> None:
-        """Inform the servers that the session of this context has ended, and forget its URIs."""
+    async def end_session(self, ctx: Context, *, forget: bool = True) -> None:
+        """Inform the servers that the session of this context has ended here, and forget its URIs."""
         for backend in self._refresher.backends():
             backend.provider.end_session(ctx)
+        if not forget:
+            return
         await self._router.forget_session(ctx)
         await self.subscribed_uris.forget(ctx.caller, ctx.session)
 

@@ -255,7 +255,7 @@ class SessionUris:
     """
 
     def __init__(self, state: StateStore) -> None:
-        self._table = state.table("session uris", _CODEC, max_entries=_MAX_SESSIONS)
+        self._table = state.table("session uris", _CODEC, max_entries=_MAX_SESSIONS, batched=True)
         self._sessions: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
         self._unsaved: dict[str, dict[str, str]] = {}
 

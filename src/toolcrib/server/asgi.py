@@ -136,13 +136,14 @@ class HttpApp(AsgiApp):
         authenticator: Authenticator | None = None,
         paths: tuple[str, ...] | None = None,
         end_streams: Callable[[], None] = lambda: None,
+        listening: Callable[[str, int], None] = lambda _host, _port: None,
         owner: LifespanContext | None = None,
         routes: Sequence[BaseRoute] = (),
     ) -> None:
         """`paths` are the endpoint's, below the mount; None gives it every path but those of health and authentication.
 
-        `end_streams` ends responses that never end by themselves; `owner` runs around the lifespan. `routes` are
-        served without authentication. Raises
+        `end_streams` ends responses that never end by themselves; `listening` is called with the address at which the
+        app is served by itself; `owner` runs around the lifespan. `routes` are served without authentication. Raises
         `SettingsError` when other machines could reach the app and nothing authenticates them.
         """
         self.options = options
@@ -150,6 +151,7 @@ class HttpApp(AsgiApp):
         """Where clients connect when the app is served by itself."""
         self.end_streams = end_streams
         self.end_session_streams = endpoint.end_session_streams
+        self.listening = listening
         self._endpoint = endpoint
         self._owner = owner or contextlib.nullcontext
         self._ready = ready

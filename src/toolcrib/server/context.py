@@ -6,6 +6,7 @@ else a user of the SDK's or FastMCP's own authentication), request providers (`t
 """
 
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -26,7 +27,7 @@ from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, curre
 from toolcrib.server.auth import CALLER_KEY, sdk_caller
 from toolcrib.server.sdk_workarounds import connection_of, local_session
 from toolcrib.surfaces.reply import error_text
-from toolcrib.types import LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient
+from toolcrib.types import LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient, ToolResult
 from toolcrib.upstream.forwarding import ANSWER_TIMEOUT_S
 from toolcrib.wire import CLIENT_CAPABILITIES, is_modern
 
@@ -50,6 +51,9 @@ _DEFAULT_LEVEL: Final = "info"
 LOG_LEVELS: Final = get_args(mcp_types.LoggingLevel)
 """The levels of log messages, the least severe first."""
 SESSION_HEADER: Final = "mcp-session-id"
+REPLICA_KEY: Final = "toolcrib.replica"
+"""ASGI scope key: the id of this process among those that serve the address together; missing if it is alone."""
+_REPLICA_HINT: Final = re.compile(r"@[0-9a-f]{16}\.")
 
 _SHOW_ALL_QUERY: Final = "show_all"
 _REQUEST_SCOPE_KEY: Final = "toolcrib.request_scope"
@@ -94,8 +98,21 @@ def to_call_context(request: RequestContext, params: InputResponseRequestParams)
     return to_context(
         request,
         input_responses=responses_to_wire(responses) if responses is not None else None,
-        request_state=params.request_state,
+        request_state=_without_replica(params.request_state),
     )
+
+
+def with_replica(request: RequestContext, result: ToolResult) -> ToolResult:
+    """The result, whose answers a client is to send back to this process if it is one of several."""
+    replica = None if request.request is None else request.request.scope.get(REPLICA_KEY)
+    if replica is None or result.request_state is None:
+        return result
+    return replace(result, request_state=f"@{replica}.{result.request_state}")
+
+
+def _without_replica(state: str | None) -> str | None:
+    hint = None if state is None else _REPLICA_HINT.match(state)
+    return state if state is None or hint is None else state[hint.end() :]
 
 
 def capture_request_scope(scope: Scope) -> Scope:

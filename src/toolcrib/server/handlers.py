@@ -35,6 +35,7 @@ from toolcrib.server.context import (
     server_error,
     to_call_context,
     to_context,
+    with_replica,
 )
 from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
 from toolcrib.server.sdk_workarounds import (
@@ -295,7 +296,7 @@ class ToolHandlers:
         http = request.request if is_modern(request.protocol_version) else None
         run = partial(self._run, name, arguments or {}, None if http is None else http.headers)
         result = await as_mcp_errors(self.run_call(ctx, run))
-        return await _result_in_steps(result, request.protocol_version)
+        return await _result_in_steps(with_replica(request, result), request.protocol_version)
 
     async def _run(self, name: str, arguments: Object, headers: Mapping[str, str] | None, ctx: Context) -> ToolResult:
         """Run the call. Raises `MCPError` if an `Mcp-Param-*` header is not what the arguments say.
@@ -424,7 +425,8 @@ async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolRes
     """The result of a server in the client's protocol version. An error of the server keeps its JSON-RPC code."""
 
     async def respond() -> dict[str, Any]:
-        return await _document_in_steps(request.method, await work(), request.protocol_version)
+        result = with_replica(request, await work())
+        return await _document_in_steps(request.method, result, request.protocol_version)
 
     return await defer_large_parts(await as_server_errors(respond))
 

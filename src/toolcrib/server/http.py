@@ -35,8 +35,10 @@ from toolcrib.server.direct import DirectMethods
 from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.replicas import ReplicaEndpoint, Replicas
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
 from toolcrib.server.sessions import SessionManager
+from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator, Object
 from toolcrib.upstream.bounds import Meter
 
@@ -98,6 +100,7 @@ def http_app(
     anywhere: bool = False,
     owner: LifespanContext | None = None,
     routes: Sequence[BaseRoute] = (),
+    state: StateStore | None = None,
 ) -> HttpApp:
     """The ASGI app for a server, to serve by itself or mount in another app.
 
@@ -105,9 +108,12 @@ def http_app(
     lifespan runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing
     authenticates them.
     """
+    replicas = None if state is None or not state.shared else Replicas(state, options)
+    endpoint = StreamableHttpEndpoint(server, options, replicas)
     return HttpApp(
-        StreamableHttpEndpoint(server, options),
+        endpoint if replicas is None else ReplicaEndpoint(endpoint, replicas, options),
         options,
+        listening=(lambda _host, _port: None) if replicas is None else replicas.listening,
         ready=ready,
         authenticator=authenticator,
         paths=None if anywhere else (options.path, *extra_paths(authenticator)),
@@ -125,10 +131,12 @@ class StreamableHttpEndpoint:
     have progress to report. A modern call is cancelled when its client disconnects.
     """
 
-    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
+    def __init__(self, server: Server[Any], options: HttpOptions, replicas: Replicas | None = None) -> None:
+        """`replicas` are the processes that serve the same address, if there may be others."""
         self._server = server
         self._direct = DirectMethods(server) if isinstance(server, ToolServer) else None
         self._options = options
+        self._replicas = replicas
         self._managers: tuple[SessionManager, StreamableHTTPSessionManager] | None = None
         self._open_streams: Counter[str] = Counter()
         """By session: how many streams are open on which the server can send requests to the client."""
@@ -137,7 +145,7 @@ class StreamableHttpEndpoint:
     async def running(self) -> AsyncIterator[None]:
         """Hold sessions, which end with this context."""
         limit = self._options.max_body_bytes
-        plain = SessionManager(self._server, self._options)
+        plain = SessionManager(self._server, self._options, self._replicas)
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)
         async with plain.run(), events.run():
             self._managers = (plain, events)
@@ -421,6 +429,7 @@ async def serve_http(
     )
     server = _UvicornServer(config)
     with bind_socket(options.host, options.port) as sock:
+        app.listening(options.host, sock.getsockname()[1])
         async with app.running(), anyio.create_task_group() as group:
             await group.start(_stop_on_request, server, in_flight, app, options.drain_s, flush_s, stop)
             if started is not None:
@@ -512,6 +521,7 @@ def sse_app(
     anywhere: bool = False,
     owner: LifespanContext | None = None,
     routes: Sequence[BaseRoute] = (),
+    state: StateStore | None = None,  # noqa: ARG001 - a connection of this transport belongs to one process
 ) -> HttpApp:
     """The ASGI app for a server and its old clients, to serve by itself or mount in another app.
 

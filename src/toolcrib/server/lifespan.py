@@ -155,6 +155,8 @@ class AsgiApp(ABC):
     """Where clients connect when the app is served by itself."""
     end_streams: Callable[[], None]
     """Ends responses that never end by themselves."""
+    listening: Callable[[str, int], None]
+    """Called with the host and port at which the app is served by itself."""
     end_session_streams: Callable[[], None]
     """Ends the event streams of sessions, which clients open again."""
 
@@ -224,7 +226,7 @@ class ServableApp(Lifecycle):
 
     @abstractmethod
     def _state_store(self) -> StateStore:
-        """Where API keys are."""
+        """Where API keys are, and what other processes that serve the same address share."""
 
     @abstractmethod
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
@@ -316,6 +318,7 @@ class ServableApp(Lifecycle):
             anywhere=anywhere,
             owner=self.started,
             routes=self._login_routes(),
+            state=self._state_store(),
         )
         self._http_apps.add(mount)
         if anywhere:

@@ -70,6 +70,10 @@ class HttpOptions:
     """How long such a session lasts without a request, in seconds; at most a minute before it is used at all."""
     keep_alive_s: Seconds = 75
     """How long a connection without a request stays open, in seconds."""
+    replica_url: str = ""
+    """Where other processes that share the state reach this one, such as `http://10.0.0.7:8000`; empty for its own
+    address.
+    """
     drain_s: Delay = 2.5
     """How long running calls may take to finish after SIGTERM, in seconds."""
     trusted_proxies: tuple[str, ...] = ()

@@ -8,20 +8,24 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import anyio.lowlevel
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from pydantic_core import from_json
-from starlette.types import Message, Receive, Scope, Send
+from pydantic_core import from_json, to_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import ExecutionFailed
 from toolcrib.server.asgi import error_response
 from toolcrib.server.connections import RateLimitedLog
 from toolcrib.server.context import SESSION_HEADER, request_caller
 from toolcrib.server.options import HttpOptions
-from toolcrib.types import LOCAL
+from toolcrib.server.replicas import Replicas
+from toolcrib.types import LOCAL, Object
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +53,12 @@ class _Session:
 class SessionManager:
     """The SDK's session manager, with a share of the sessions for each caller."""
 
-    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
+    def __init__(self, server: Server[Any], options: HttpOptions, replicas: Replicas | None = None) -> None:
+        """`replicas` are the processes that serve the same address, if there may be others: they share the sessions."""
         self._options = options
+        self._replicas = replicas
+        self._continuing: dict[str, anyio.Lock] = {}
+        """Of the sessions that are being continued here."""
         self._manager = StreamableHTTPSessionManager(
             server,
             json_response=True,
@@ -97,6 +105,12 @@ class SessionManager:
             transport.close_standalone_sse_stream()
 
     async def _serve(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._replicas is not None:
+            if scope["method"] == "DELETE":
+                await self._replicas.end_session(session_id)
+            if session_id not in self._sessions and not await self._continue(self._replicas, session_id, scope):
+                await self._refuse(scope, receive, send)
+                return
         session = self._sessions.get(session_id)
         if session is None:
             await self._manager.handle_request(scope, receive, send)
@@ -124,15 +138,27 @@ class SessionManager:
             message, first = first, {}
             return message or await receive()
 
-        if not _is_initialize(first.get("body", b"")):
+        params = _initialize_params(first.get("body", b""))
+        if params is None:
             await self._manager.handle_request(scope, receive_again, send)
             return
+        open_session = self._manager.handle_request
+        if self._replicas is not None:
+            session_id = self._replicas.seal(request_caller(scope), params)
+            open_session = partial(self._open_as, session_id)
+        if not await self._open_reserved(open_session, scope, receive_again, send):
+            await self._refuse(scope, receive_again, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._refused.add()
+        headers = {"Retry-After": str(_RETRY_AFTER_S)}
+        await error_response(503, _TOO_MANY, headers=headers)(scope, receive, send)
+
+    async def _open_reserved(self, open_session: ASGIApp, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Open a session with a request, and count it; false if there is no room for it."""
         owner = _owner(scope)
         if not await self._reserve(owner):
-            self._refused.add()
-            headers = {"Retry-After": str(_RETRY_AFTER_S)}
-            await error_response(503, _TOO_MANY, headers=headers)(scope, receive_again, send)
-            return
+            return False
         opened, session = "", None
 
         async def send_noted(message: Message) -> None:
@@ -146,13 +172,47 @@ class SessionManager:
             await send(message)
 
         try:
-            await self._manager.handle_request(scope, receive_again, send_noted)
+            await open_session(scope, receive, send_noted)
         finally:
             if session is None:
                 self._release(owner)
             else:
                 session.requests -= 1
             self._forget_ended(opened)
+        return True
+
+    async def _continue(self, replicas: Replicas, session_id: str, scope: Scope) -> bool:
+        """Continue here a session that another process opened, if its id is valid; false if there is no room."""
+        params = replicas.unseal(session_id, request_caller(scope))
+        if params is None:
+            return True  # the SDK says that there is no such session
+        lock = self._continuing.setdefault(session_id, anyio.Lock())
+        try:
+            async with lock:
+                if session_id in self._sessions or await replicas.has_ended(session_id):
+                    return True
+                opening = {"jsonrpc": "2.0", "id": "continued", "method": "initialize", "params": params}
+                open_session = partial(self._open_as, session_id)
+                if not await self._open_reserved(open_session, *_own_post(scope, None, opening)):
+                    return False
+                done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                await self._manager.handle_request(*_own_post(scope, session_id, done))
+                logger.info("a session goes on in this process")
+                return True
+        finally:
+            self._continuing.pop(session_id, None)
+
+    async def _open_as(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open a session under this id, as the SDK does under a random one."""
+        manager = self._manager
+        transport = StreamableHTTPServerTransport(
+            mcp_session_id=session_id, is_json_response_enabled=True, idle_timeout=manager.session_idle_timeout
+        )
+        user = scope.get("user")
+        if isinstance(user, AuthenticatedUser):
+            manager._session_owners[session_id] = authorization_context(user)  # noqa: SLF001 - the SDK has no public way
+        manager._server_instances[session_id] = transport  # noqa: SLF001 - as above
+        await manager._serve_opening_request(transport, scope, receive, send)  # noqa: SLF001 - as above
 
     async def _reserve(self, owner: _Owner) -> bool:
         """Take a place for a session of the caller, once its own oldest idle ones are closed if need be.
@@ -220,13 +280,30 @@ def _owner(scope: Scope) -> _Owner:
     return None, f"{(scope.get('client') or [''])[0]}"
 
 
-def _is_initialize(body: bytes) -> bool:
-    """Whether the body is the request that opens a session."""
+def _initialize_params(body: bytes) -> Object | None:
+    """The `params` of the request that opens a session; None for another body."""
     try:
         message = from_json(body, cache_strings="keys")
     except ValueError:
-        return False
-    return isinstance(message, dict) and message.get("method") == "initialize"
+        return None
+    if not isinstance(message, dict) or message.get("method") != "initialize":
+        return None
+    params = message.get("params")
+    return params if isinstance(params, dict) else {}
+
+
+def _own_post(scope: Scope, session_id: str | None, message: Object) -> tuple[Scope, Receive, Send]:
+    """A request of our own in the name of the client, whose answer is dropped."""
+    headers = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+    if session_id is not None:
+        headers.append((SESSION_HEADER.encode(), session_id.encode("latin-1")))
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": to_json(message), "more_body": False}
+
+    async def send(message: Message) -> None: ...
+
+    return {**scope, "method": "POST", "headers": headers}, receive, send
 
 
 def _header(message: Message | Scope, name: str) -> str | None:

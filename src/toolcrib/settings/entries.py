@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field
@@ -65,7 +65,6 @@ ALIASES: Final[Mapping[str, str]] = {
     "working_dir": "cwd",
     "working_directory": "cwd",
     "http_headers": "headers",
-    "protocol": "transport",
     "transport_type": "transport",
     "enabled_tools": "allowed_tools",
     "include_tools": "allowed_tools",
@@ -188,6 +187,13 @@ class ServerEntry(Table):
         return next((key for key in _URL_KEYS if getattr(self, key) is not None), None)
 
 
+def aliases_of(value: Any) -> Mapping[str, str]:
+    """Other names of the keys of an entry. `protocol` is the transport in some clients, and else the version of MCP."""
+    protocol = value.get("protocol") if isinstance(value, dict) else None
+    is_version = protocol in get_args(ProtocolName)
+    return ALIASES if is_version else {**ALIASES, "protocol": "transport"}
+
+
 def server_entries(value: Mapping[str, Any], project: Path, problems: Problems) -> Iterator[tuple[FieldPath, str, Any]]:
     """Every entry of the file, with its place and its name. The entries of the current project come first."""
     local = ("projects", str(project), "mcpServers")
@@ -257,7 +263,7 @@ class ServerReader:
         if not isinstance(value, dict):
             own.add(at, f"must be an object with command or url, not {kind(value)}")
             return replace(self.defaults, problem=own.summary())
-        place = validate(ServerEntry, common_form(value), at, own, ALIASES)
+        place = validate(ServerEntry, common_form(value), at, own, aliases_of(value))
         entry = EntryReader(place=place, variables=self.variables, defaults=self.defaults, client=self.client)
         if value.get("disabled") is True or value.get("enabled") is False or value.get("isActive") is False:
             self.problems.warn(at, "is disabled and left out")

@@ -21,10 +21,10 @@ from toolcrib.settings.clients import ANY_CLIENT, ClientApp, excluded_by, identi
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
 from toolcrib.settings.edits import add_entry, new_text
 from toolcrib.settings.entries import (
-    ALIASES,
     FLAGS,
     EntryReader,
     ServerEntry,
+    aliases_of,
     common_form,
     namespace_of,
     runs_toolcrib,
@@ -121,7 +121,7 @@ class _FileReader:
         if value.get("disabled") is True or value.get("enabled") is False or value.get("isActive") is False:
             return replace(found, problem="it is disabled")
         own = Problems(self.read)
-        place = validate(ServerEntry, common_form(value), at, own, ALIASES)
+        place = validate(ServerEntry, common_form(value), at, own, aliases_of(value))
         reader = EntryReader(
             place=place, variables=self._variables(), defaults=ServerOptions(name=""), client=self.client
         )

@@ -266,6 +266,7 @@ class HttpTable(Table):
     keep_alive_s: Seconds | None = None
     drain_s: Seconds | None = None
     trusted_proxies: tuple[str, ...] = ()
+    replica_url: NonEmpty | None = None
 
 
 class StateFileTable(Table):

@@ -22,7 +22,7 @@ import anyio
 from toolcrib.errors import StateUnavailable, mask_secrets, missing_extra
 from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableOverview
 from toolcrib.state.memory import MemoryChannel
-from toolcrib.state.redis_table import FLUSH_S, Limits, RedisTable
+from toolcrib.state.redis_table import FLUSH_S, RedisTable, TableLimits
 from toolcrib.types import Object
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class RedisStore:
                 self,
                 name,
                 codec,
-                limits=Limits(max_entries, max_size, keep),
+                limits=TableLimits(max_entries, max_size, keep),
                 batched=batched and not keep,
                 is_large=durable,
                 clock=self._local_clock,

@@ -149,7 +149,7 @@ class RedisConnection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TableLimits:
     """How much a table may hold, and whether it refuses what exceeds that."""
 
     max_entries: int | None
@@ -166,7 +166,7 @@ class RedisTable(Generic[V]):
         name: str,
         codec: StateCodec[V],
         *,
-        limits: Limits,
+        limits: TableLimits,
         batched: bool,
         is_large: bool,
         clock: Callable[[], float],
