@@ -6,6 +6,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import anyio.lowlevel
 import httpx2
 import mcp
 import pytest
+from anyio.streams.memory import MemoryObjectReceiveStream
 from tests.server.conftest import at_address, client_at, token
 from tests.test_app import notes
 from tests.upstream.support import FAST
@@ -229,6 +231,44 @@ async def test_a_change_of_any_file_that_the_settings_name_is_applied_once(tmp_p
             await arrived.wait()
             group.cancel_scope.cancel()
     assert applied == [("bob",)]
+
+
+async def test_the_reports_of_the_system_apply_a_change_without_polling(tmp_path: Path) -> None:
+    pytest.importorskip("watchfiles", reason="needs watchfiles")
+    file, tokens = tmp_path / "toolcrib.json", tmp_path / "more" / "tokens.json"
+    tokens.parent.mkdir()
+    file.write_text(json.dumps({"mcpServers": {}}))
+    tokens.write_text(json.dumps({"tokens": [{"token": ANN, "caller": "ann"}]}))
+    send, receive = anyio.create_memory_object_stream[tuple[str, ...]](10)
+
+    async def apply(new: Settings) -> str:
+        send.send_nowait(tuple(one.caller for one in new.http.tokens))
+        return ""
+
+    watcher = SettingsWatcher(load_settings(file, environ={}), lambda: load_settings(file, environ={}), apply)
+    with anyio.fail_after(30), send, receive:
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(watcher.run, 3_600, at_once=True))
+            section = {"http": {"tokens_file": "more/tokens.json"}}
+            await touch_until(receive, lambda n: file.write_text(json.dumps({"toolcrib": section}) + " " * n))
+            renamed = tokens.with_name("new.json")
+            applied = await touch_until(receive, lambda n: replace_file(renamed, tokens, n))
+            group.cancel_scope.cancel()
+    assert applied == ("bob",)
+
+
+def replace_file(new: Path, old: Path, number: int) -> None:
+    new.write_text(json.dumps({"tokens": [{"token": BOB, "caller": "bob"}]}) + " " * number)
+    new.replace(old)
+
+
+async def touch_until(receive: MemoryObjectReceiveStream[tuple[str, ...]], write: Callable[[int], Any]) -> Any:
+    """Write again until it is noticed: the first write may come before the system watches."""
+    for number in range(30):
+        write(number)
+        with anyio.move_on_after(1):
+            return await receive.receive()
+    raise AssertionError("the change was not noticed")
 
 
 async def test_an_invalid_file_changes_nothing_and_says_why_once(

@@ -181,6 +181,7 @@ class App(ToolDecorator, ServableApp):
             sandbox=self.settings.sandbox,
             options=self.settings.scripts,
         )
+        self.scripts.observe = None if self.telemetry.metrics is None else self.telemetry.metrics.script_ended
         self.stored = StoredScripts(self.scripts)
         if self.settings.script_folder is not None:
             self.stored.load(self.settings.script_folder)

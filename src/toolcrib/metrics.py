@@ -54,6 +54,7 @@ class GatewayMetrics:
             "toolcrib_tool_call_duration_seconds", "Calls of tools, also those of scripts.", "namespace", "outcome"
         )
         self.searches = self._histogram("toolcrib_search_duration_seconds", "Searches for tools.", "outcome")
+        self.scripts = self._histogram("toolcrib_script_duration_seconds", "Scripts.", "language", "outcome")
         self.lag = self._histogram("toolcrib_event_loop_lag_seconds", "How late the event loop wakes up.")
         self.retries = self._counter("toolcrib_call_retries", "Further attempts of calls.")
         self.cached = self._counter("toolcrib_calls_cached", "Calls that were answered from the cache.")
@@ -91,6 +92,10 @@ class GatewayMetrics:
     def search_ended(self, search: EndedSearch) -> None:
         """Count a search by whether it found something, only weak hits, or nothing."""
         self.searches.labels(search.outcome).observe(search.duration_s)
+
+    def script_ended(self, language: str, outcome: str, duration_s: float) -> None:
+        """Count a script."""
+        self.scripts.labels(language, outcome).observe(duration_s)
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop wakes up, until cancelled."""

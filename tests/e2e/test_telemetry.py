@@ -60,11 +60,15 @@ async def test_metrics_count_requests_calls_searches_and_tools() -> None:
             with pytest.raises(ToolNotFound):
                 await app.call("net:missing", {})
             await app.search("zzzz qqqq")
+            await app.run_script("return 1")
+            await app.run_script("error('no')")
             text = await shown(app)
     for line in (
         'toolcrib_tool_call_duration_seconds_count{namespace="net",outcome="ok"} 1.0',
         'toolcrib_tool_call_duration_seconds_count{namespace="net",outcome="execution_failed"} 1.0',
         'toolcrib_tool_call_duration_seconds_count{namespace="",outcome="tool_not_found"} 1.0',
+        'toolcrib_script_duration_seconds_count{language="lua",outcome="ok"} 1.0',
+        'toolcrib_script_duration_seconds_count{language="lua",outcome="failed"} 1.0',
         'toolcrib_search_duration_seconds_count{outcome="hit"} 1.0',
         'mcp_server_operation_duration_seconds_count{method="tools/call",outcome="ok"} 2.0',
         'mcp_server_operation_duration_seconds_count{method="tools/call",outcome="tool_error"} 1.0',
@@ -118,6 +122,7 @@ async def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     metrics.show_state(lambda: [status], lambda: tools, breakers=lambda: [breaker], usage=usage)
     metrics.call_ended(ended(Tool(name="a"), AuditRecord(attempts=2, approval="agreed")))
     metrics.request_ended("tools/call", "ok", 0.0)
+    metrics.script_ended("lua", "ok", 0.0)
     search = EndedSearch(
         ctx=Context(caller=LOCAL), request=SearchRequest(), reply=SearchReply(), started=0, duration_s=0, number=1
     )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -18,7 +19,7 @@ from toolcrib.cli.output import UsageError, pluralize, printable
 from toolcrib.errors import NotStarted, SettingsError
 from toolcrib.middleware.audit import AUDIT_LOGGER, CURRENT_RECORD
 from toolcrib.settings.options import Settings
-from toolcrib.settings.reload import SettingsWatcher
+from toolcrib.settings.reload import SettingsWatcher, load_watch
 from toolcrib.tracing import TRACING, export_traces
 
 logger = logging.getLogger("toolcrib.serve")
@@ -130,6 +131,8 @@ def _run(
 
     if settings.telemetry.traces:
         export_traces()
+    if settings.watch_at_once:
+        load_watch()
 
     async def main() -> None:
         stop = anyio.Event()
@@ -145,7 +148,7 @@ def _run(
                 await group.start(watcher.run_on_signal)
             async with app:
                 group.start_soon(_freeze_memory, app)
-                group.start_soon(watcher.run, settings.watch_s)
+                group.start_soon(partial(watcher.run, settings.watch_s, at_once=settings.watch_at_once))
                 await serve(app, stop)
             group.cancel_scope.cancel()
 

@@ -4,6 +4,7 @@ Every call of a script goes through policy, schema validation, middleware and se
 is cancelled ends, and so do its calls.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -47,6 +48,8 @@ from toolcrib.scripting.tools import (
 from toolcrib.types import JSON, Client, Context, Object, ScriptTool, ServerStatus, Tool, ToolResult
 
 _T = TypeVar("_T")
+ObserveScript = Callable[[str, str, float], None]
+"""Learns of a script's language, its outcome (`ok`, `failed`, `error` or `cancelled`), and its duration in seconds."""
 
 CALLS_META: Final = "toolcrib/calls"
 """The key in `_meta` of the calls that a script made, in the order in which they ended."""
@@ -84,6 +87,8 @@ class ScriptRunner:
         self._gateway = gateway
         self.options = options or ScriptOptions()
         self.engines = EnginePool(factories)
+        self.observe: ObserveScript | None = None
+        """Learns of the end of each script."""
 
     @cached_property
     def _results(self) -> ResultStore:
@@ -128,6 +133,22 @@ class ScriptRunner:
         return done
 
     async def _run(
+        self, run: "ScriptRun", questions: ClientQuestions, arguments: Object | None, limits: Limits | None
+    ) -> ToolResult:
+        started, outcome = time.monotonic(), "cancelled"
+        try:
+            result = await self._run_engine(run, questions, arguments, limits)
+            outcome = "failed" if result.is_error else "ok"
+        except Exception:
+            outcome = "error"
+            raise
+        else:
+            return result
+        finally:
+            if self.observe is not None:
+                self.observe(run.language.name, outcome, time.monotonic() - started)
+
+    async def _run_engine(
         self, run: "ScriptRun", questions: ClientQuestions, arguments: Object | None, limits: Limits | None
     ) -> ToolResult:
         source = run.source

@@ -152,7 +152,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         state=state,
         telemetry=table.telemetry_options(),
         console=table.console_options(),
-        **table.given("watch_s"),
+        **table.given("watch_s", "watch_at_once"),
     )
 
 

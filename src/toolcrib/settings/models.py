@@ -361,6 +361,7 @@ class ToolcribTable(Table):
     console: ConsoleTable = Field(default_factory=ConsoleTable)
     env_file: NonEmpty | None = None
     watch_s: Seconds | None = None
+    watch_at_once: bool = False
     state: StateFileTable = Field(default_factory=StateFileTable)
     logins: LoginsTable = Field(default_factory=LoginsTable)
 

@@ -97,5 +97,7 @@ class Settings:
     """The section `toolcrib` of the file, as it is written there."""
     watch_s: float = 2.0
     """How often `toolcrib serve` looks whether one of the files has changed, in seconds."""
+    watch_at_once: bool = False
+    """Whether it uses the system's reports of changes as well."""
     warnings: tuple[str, ...] = ()
     """What was left out or read in an unusual way: file, line and field."""

@@ -2,8 +2,9 @@
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from toolcrib.errors import ToolcribError
+from toolcrib.errors import ToolcribError, missing_extra
 from toolcrib.settings.options import Settings
 from toolcrib.settings.validation import snake
 from toolcrib.upstream.options import ServerOptions
@@ -146,9 +147,33 @@ class SettingsWatcher:
         self._is_running = anyio.Event()
         self._lock = anyio.Lock()
 
-    async def run(self, every_s: float) -> None:
-        """Look every `every_s` seconds whether a file has changed and then stayed the same. Never returns."""
+    async def run(self, every_s: float, *, at_once: bool = False) -> None:
+        """Look every `every_s` seconds whether a file has changed and then stayed the same. Never returns.
+
+        With `at_once`, the system's reports of changes are used as well. Raises `MissingExtra` without `watchfiles`.
+        """
         self._is_running.set()
+        async with anyio.create_task_group() as group:
+            if at_once:
+                group.start_soon(self._run_on_reports, load_watch())
+            await self._poll(every_s)
+
+    async def _run_on_reports(self, watch: Callable[..., AsyncIterator[object]]) -> None:
+        """Reload as soon as the system reports a change, once it is quiet for a moment."""
+        while True:
+            files = self._files
+            # Folders, because editors replace files, and containers the folder that a file is a link into.
+            folders = {file.parent for file in files if file.parent.is_dir()}
+            if not folders:
+                return
+            async for _ in watch(*folders, recursive=False, debounce=400, step=100, rust_timeout=1_000):
+                now = await anyio.to_thread.run_sync(_stamps, files, abandon_on_cancel=True)
+                if now != self._applied or self.problem:
+                    await self.reload()
+                if self._files != files:
+                    break
+
+    async def _poll(self, every_s: float) -> None:
         seen = self._applied
         while True:
             await anyio.sleep(every_s)
@@ -196,6 +221,15 @@ class SettingsWatcher:
         if problem != self.problem:
             logger.error("the changed settings cannot be used, so nothing was changed: %s", problem)
         self.problem = problem
+
+
+def load_watch() -> Callable[..., AsyncIterator[object]]:
+    """The function of `watchfiles` that reports changes. Raises `MissingExtra`."""
+    try:
+        watch: Callable[..., AsyncIterator[object]] = import_module("watchfiles").awatch
+    except ModuleNotFoundError as error:
+        raise missing_extra("watchfiles", "toolcrib[watch]", needed_by="watch_at_once") from error
+    return watch
 
 
 def _stamps(files: Sequence[Path]) -> tuple[FileStamp, ...]:
