@@ -432,6 +432,17 @@ def test_doctor_is_content_when_all_is_well(command: Command, settings: Settings
     assert "All is well: 1 server, 4 tools." in ran.out
 
 
+def test_doctor_says_where_secrets_come_from_and_whether_they_are_there(
+    command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "there").write_text("a secret of the right length")
+    tokens = [{"secret": f"${{file:{name}}}", "caller": name} for name in ("there", "missing")]
+    ran = command("doctor", "--config", settings({"http": {"tokens": tokens}}))
+    assert "ok  toolcrib.http.tokens[0].secret: the file: there" in ran.out
+    assert "BAD toolcrib.http.tokens[1].secret: the file missing does not exist" in ran.out
+    assert "right length" not in ran.out
+
+
 def test_doctor_says_what_fails_and_what_to_do(command: Command, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text("{}")
     file = settings(

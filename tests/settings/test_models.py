@@ -400,10 +400,10 @@ def test_a_weak_secret_is_warned_of_wherever_it_is(loading: Loading, tmp_path: P
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"caller": "a"}, "toolcrib.http.tokens[0] must say where its secret is: env (a variable) or file"),
+        ({"caller": "a"}, "toolcrib.http.tokens[0] must say where its secret is: env (a variable), file or secret"),
         (
             {"env": "A", "file": "b", "caller": "a"},
-            "must say where its secret is: env (a variable) or file",
+            "must say where its secret is: env (a variable), file or secret",
         ),
         ({"env": "A"}, "toolcrib.http.tokens[0] needs caller"),
         (

@@ -20,6 +20,7 @@ NO_SECRETS = {
     "SearchTable.tokens": "how tokens are counted",
     "ToolcribTable.auth": "a table, whose own fields are looked at",
     "Settings.auth": "the same",
+    "ToolcribTable.secrets": "the same",
     "PointsOptions.token": "points for a word",
 }
 EMPTY: tuple[Any, ...] = (None, "", (), {}, [], frozenset())

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
@@ -122,6 +122,7 @@ class DoctorReport:
             "problems": list(self.problems),
             "notes": list(self.notes),
             "warnings": list(self.settings.warnings),
+            "secrets": [asdict(secret) for secret in self.settings.secrets],
         }
 
 
@@ -292,6 +293,10 @@ def print_report(checkup: DoctorReport) -> None:
     echo("\nServers:" if checkup.statuses else "\nNo servers are configured.")
     for status in checkup.statuses:
         _print_server(status, checkup.options[status.name])
+    if checkup.settings.secrets:
+        echo("\nSecrets:")
+    for secret in checkup.settings.secrets:
+        echo(f"  {'BAD' if secret.problem else 'ok '} {secret.where}: {secret.problem or secret.source}")
     for note in checkup.notes:
         echo(f"\nNote: {note}")
     for problem in checkup.problems:

@@ -327,8 +327,9 @@ class EntryReader:
 
     def __post_init__(self) -> None:
         client = self.client
+        title = client.title if client.placeholders else ""
         self.expander = VariableExpander(
-            self.variables, plain=client.plain_variables, placeholders_of=client.title if client.placeholders else ""
+            self.variables, owner=str(self.place.at[-1]), plain=client.plain_variables, placeholders_of=title
         )
 
     @property

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from toolcrib.settings.references import SCHEMES, SecretOptions, SecretSources
 
 _OPEN = "${"
 _FOREIGN = re.compile(
@@ -23,8 +23,6 @@ _FOREIGN = re.compile(
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*")
 _QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
 _MAX_ENV_BYTES: Final = 1024 * 1024
-KEYRING_SERVICE: Final = "toolcrib"
-"""The service that toolcrib's secrets belong to in the system's keyring."""
 CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
 """Names the settings file, and replaces the default locations."""
 PROJECT_FILES: Final = ("toolcrib.toml", "toolcrib.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
@@ -42,8 +40,21 @@ class VariableSource:
     """Defaults of the `inputs` that VS Code would ask for; None for those without one."""
     workspace: Path
     """`${workspaceFolder}`: the folder of the settings file, or the parent of `.vscode` and the like."""
-    files: list[Path] = field(default_factory=list)
-    """Files that values come from, whether they exist or not, in the order in which they were looked at."""
+    secrets: SecretSources = field(init=False)
+    """Secrets in the keyring, in files, and in what programs print."""
+    secret_options: SecretOptions = field(default_factory=SecretOptions)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self,
+            "secrets",
+            SecretSources(folder=self.workspace, environ=self.environ, options=self.secret_options),
+        )
+
+    @property
+    def files(self) -> list[Path]:
+        """Files that values come from, whether they exist or not, in the order in which they were looked at."""
+        return self.secrets.files
 
     def named(self, name: str) -> str | None:
         """The value of an editor's variable, or None."""
@@ -73,6 +84,10 @@ class VariableExpander:
     missing: list[str] = field(default_factory=list)
     plain: bool = False
     """Whether `$NAME` is a variable too."""
+    owner: str = ""
+    """The server whose fields they are, for the list of secrets."""
+    is_secret: bool = False
+    """Whether the variables hold secrets, so that `doctor` says where they come from."""
     placeholders_of: str = ""
     """The client that alone knows the values of `{{NAME}}`; empty if braces mean nothing."""
 
@@ -108,7 +123,7 @@ class VariableExpander:
             return self._value(name, where), end + 1
         before = len(self.missing)
         default, end = self._fill(text, at + len(_OPEN) + len(name) + len(dash), where, nested=True)
-        value = self.lookup(name)
+        value = self.lookup(name, where)
         if value:
             del self.missing[before:]  # variables of an unused default may be missing
             return value, end
@@ -129,36 +144,38 @@ class VariableExpander:
         return self._value(match["braced"] or match["secret"] or match["plain"], where)
 
     def _value(self, name: str, where: str) -> str:
-        value = self.lookup(name)
+        value = self.lookup(name, where)
         if value is None:
-            self.missing.append(f"{_reason(name)} ({where})")
+            problem = (
+                self.surroundings.secrets.read(name, self._place(where))[1]
+                if name.startswith(SCHEMES)
+                else _reason(name)
+            )
+            self.missing.append(f"{problem} ({where})")
         return value or ""
 
-    def lookup(self, name: str) -> str | None:
-        """The value of a variable of the editor or the environment, or None."""
+    def lookup(self, name: str, where: str) -> str | None:
+        """The value of a variable of the editor or the environment, or of a secret elsewhere; None if there is none."""
         known = self.surroundings.named(name)
         if known is not None:
             return known
         if name.startswith("input:"):
             return self._input(name.removeprefix("input:"))
-        if name.startswith("keyring:"):
-            return keyring_secret(name.removeprefix("keyring:"))
-        return self.surroundings.environ.get(name.removeprefix("env:"))
+        if name.startswith(SCHEMES):
+            return self.surroundings.secrets.read(name, self._place(where))[0]
+        value = self.surroundings.environ.get(name.removeprefix("env:"))
+        if self.is_secret:
+            problem = "" if value else _reason(name)
+            self.surroundings.secrets.note(self._place(where), f"the variable {name.removeprefix('env:')}", problem)
+        return value
+
+    def _place(self, where: str) -> str:
+        return f"{self.owner}.{where}" if self.owner else where
 
     def _input(self, name: str) -> str | None:
         """What an editor would ask for: the variable of that name, or the default of the input."""
         environ = self.surroundings.environ
         return environ.get(input_variable(name)) or environ.get(name) or self.surroundings.inputs.get(name)
-
-
-def keyring_secret(name: str) -> str | None:
-    """A secret of the system's keyring; None if it is not there, or the keyring cannot be used."""
-    try:
-        keyring = import_module("keyring")
-        secret: str | None = keyring.get_password(KEYRING_SERVICE, name)
-    except Exception:  # noqa: BLE001 - backends raise errors of their own, and a missing secret is reported as such
-        return None
-    return secret
 
 
 def input_variable(name: str) -> str:
@@ -172,17 +189,12 @@ def input_variable(name: str) -> str:
 
 def _is_name(name: str) -> bool:
     bare = name.removeprefix("env:")
-    if name.startswith(("input:", "command:", "config:", "keyring:")) or name == "/":
+    if name.startswith(("input:", "command:", "config:", *SCHEMES)) or name == "/":
         return True
     return bare.replace("_", "a").isalnum() and not bare[0].isdigit()
 
 
 def _reason(name: str) -> str:
-    if name.startswith("keyring:"):
-        has_keyring = find_spec("keyring") is not None
-        wanted = name.removeprefix("keyring:")
-        install = 'install it with: pip install "toolcrib[keyring]"'
-        return f"the keyring has no secret {wanted}" if has_keyring else f"the keyring is not available; {install}"
     if name.startswith("input:"):
         asked = name.removeprefix("input:")
         return f'input "{asked}" is asked for by the editor only; set the environment variable {input_variable(asked)}'

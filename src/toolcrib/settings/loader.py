@@ -79,7 +79,12 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
     path = read.path.absolute()
     section = validate(ToolcribTable, value.get("toolcrib") or {}, ("toolcrib",), problems)
     environ, env_file = {**_env_file(section, path.parent), **environ}, section.table.env_file
-    variables = VariableSource(environ=environ, workspace=project_folder(path), inputs=_input_defaults(value))
+    variables = VariableSource(
+        environ=environ,
+        workspace=project_folder(path),
+        inputs=_input_defaults(value),
+        secret_options=section.table.secrets,
+    )
     if env_file is not None:
         variables.files.append(path.parent / Path(env_file).expanduser())
     secrets = SecretReader(variables=variables, folder=path.parent)
@@ -102,6 +107,7 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
         files=tuple(dict.fromkeys((path, *variables.files, *own.files))),
         section=value.get("toolcrib") or {},
         warnings=tuple(problems.warnings),
+        secrets=tuple(variables.secrets.references),
     )
 
 

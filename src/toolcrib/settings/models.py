@@ -30,6 +30,7 @@ from toolcrib.search.options import PastOptions, Scorer, SearchOptions
 from toolcrib.server.options import HEALTH_PATHS, AuthOptions, HttpOptions
 from toolcrib.settings.logins import LoginsTable
 from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
+from toolcrib.settings.references import SecretOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
@@ -236,6 +237,7 @@ class TokenTable(Table):
 
     env: NonEmpty | None = None
     file: NonEmpty | None = None
+    secret: NonEmpty | None = None
     caller: NonEmpty
     tenant: NonEmpty | None = None
     scopes: tuple[str, ...] = ()
@@ -357,6 +359,7 @@ class ToolcribTable(Table):
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
     auth: AuthOptions = Field(default_factory=AuthOptions)
+    secrets: SecretOptions = Field(default_factory=SecretOptions)
     telemetry: TelemetryTable = Field(default_factory=TelemetryTable)
     console: ConsoleTable = Field(default_factory=ConsoleTable)
     env_file: NonEmpty | None = None

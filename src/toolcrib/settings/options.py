@@ -11,6 +11,7 @@ from toolcrib.ranges import Count
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.server.options import AuthOptions, HttpOptions
+from toolcrib.settings.references import SecretReference
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import Policy
@@ -101,3 +102,5 @@ class Settings:
     """Whether it uses the system's reports of changes as well."""
     warnings: tuple[str, ...] = ()
     """What was left out or read in an unusual way: file, line and field."""
+    secrets: tuple[SecretReference, ...] = field(default=(), compare=False)
+    """Where secrets come from, and whether they are there; never the secrets."""

@@ -14,6 +14,7 @@ from toolcrib.server.options import AuthOptions, Token
 from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
 from toolcrib.settings.env import VariableExpander, VariableSource
 from toolcrib.settings.models import TokenTable, ToolcribTable
+from toolcrib.settings.references import read_secret_file
 from toolcrib.settings.validation import NonEmpty, Place, Table, validate
 from toolcrib.state.options import REDIS_SCHEMES, StateOptions
 
@@ -53,6 +54,7 @@ class SecretReader:
         found = [*self._listed(place), *self._from_file(place)]
         if secret := self.variables.environ.get(AUTH_VARIABLE, "").strip():
             found.append(Token(secret=secret, caller="token"))
+            self.variables.secrets.note("the token of serve --http", f"the variable {AUTH_VARIABLE}")
             if len(secret) < _MIN_CHARS:
                 place.problems.warnings.append(f"{AUTH_VARIABLE} is {_WEAK}")
         if len({token.secret for token in found}) < len(found):
@@ -115,7 +117,7 @@ class SecretReader:
 
     def _filled(self, text: str, at: FieldPath) -> str:
         """The text with its variables; empty, and reported, if one is not set."""
-        expander = VariableExpander(self.variables)
+        expander = VariableExpander(self.variables, is_secret=True)
         filled = expander.fill(text, dotted(at)).strip()
         self.missing += expander.missing
         return "" if expander.missing else filled
@@ -123,45 +125,34 @@ class SecretReader:
     def _listed(self, place: Place[ToolcribTable]) -> Iterator[Token]:
         for position, entry in enumerate(place.table.http.tokens):
             at = ("http", "tokens", position)
-            if (entry.env is None) == (entry.file is None):
-                place.add("must say where its secret is: env (a variable) or file, one of them", *at)
+            if sum(one is not None for one in (entry.env, entry.file, entry.secret)) != 1:
+                place.add("must say where its secret is: env (a variable), file or secret, one of them", *at)
                 continue
-            secret = self._secret(entry, place.path(*at))
+            secret = self._secret(place, entry, *at)
             if secret is None:
                 continue
             if len(secret) < _MIN_CHARS:
                 place.warn(f"is {_WEAK}", *at)
             yield Token(secret=secret, caller=entry.caller, tenant=entry.tenant, scopes=frozenset(entry.scopes))
 
-    def _secret(self, entry: TokenTable, at: FieldPath) -> str | None:
-        if entry.env is None:
-            return self._read_secret(str(entry.file), dotted((*at, "file")))
-        secret = self.variables.environ.get(entry.env, "").strip()
-        if not secret:
-            self.missing.append(f"environment variable {entry.env} is not set ({dotted((*at, 'env'))})")
+    def _secret(self, place: Place[ToolcribTable], entry: TokenTable, *keys: str | int) -> str | None:
+        at = place.path(*keys)
+        if entry.secret is not None:
+            return self._variable(place, entry.secret, *keys, "secret") or None
+        sources = self.variables.secrets
+        if entry.file is not None:
+            where = dotted((*at, "file"))
+            sources.files.append(self.folder / Path(entry.file).expanduser())
+            secret, problem = read_secret_file(sources.files[-1], entry.file)
+            sources.note(where, f"the file: {entry.file}", problem)
+        else:
+            where = dotted((*at, "env"))
+            secret = self.variables.environ.get(str(entry.env), "").strip()
+            problem = "" if secret else f"environment variable {entry.env} is not set"
+            sources.note(where, f"the variable {entry.env}", problem)
+        if problem:
+            self.missing.append(f"{problem} ({where})")
         return secret or None
-
-    def _read_secret(self, name: str, where: str) -> str | None:
-        path = self.folder / Path(name).expanduser()
-        self.variables.files.append(path)
-        if not self._may_end(path, name, where):
-            return None
-        try:
-            secret = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be read"
-            self.missing.append(f"the file {name} {why} ({where})")
-            return None
-        if not secret:
-            self.missing.append(f"the file {name} is empty ({where})")
-        return secret or None
-
-    def _may_end(self, path: Path, name: str, where: str) -> bool:
-        """Whether reading the file comes to an end: not if it is a pipe or a device."""
-        if not path.exists() or path.is_file():
-            return True
-        self.missing.append(f"the file {name} is not a regular file ({where})")
-        return False
 
     def _from_file(self, place: Place[ToolcribTable]) -> list[Token]:
         """The tokens of a file of their own: `{"tokens": [{"token", "caller", "tenant", "scopes"}]}`."""
@@ -171,11 +162,12 @@ class SecretReader:
         path = self.folder / Path(name).expanduser()
         self.variables.files.append(path)
         where = dotted(place.path("http", "tokens_file"))
-        if not path.exists():
-            self.missing.append(f"the file {name} does not exist ({where})")
+        if not path.is_file():
+            problem = "is not a regular file" if path.exists() else "does not exist"
+            self.missing.append(f"the file {name} {problem} ({where})")
+            self.variables.secrets.note(where, f"the file: {name}", f"the file {name} {problem}")
             return []
-        if not self._may_end(path, name, where):
-            return []
+        self.variables.secrets.note(where, f"the file: {name}")
         document = read_file(path, name)
         problems = Problems(document)
         listed = _token_entries(validate(TokenFile, document.value, (), problems))
