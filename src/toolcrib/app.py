@@ -206,6 +206,8 @@ class App(ToolDecorator, ServableApp):
             facade=self.facade,
             recorder=self.telemetry.recorder,
             desk=self.telemetry.desk,
+            usage=self.telemetry.usage,
+            zero_hits=self.telemetry.zero_hits,
             statuses=self.statuses,
             settings=lambda: self.settings,
             authenticator=self._authenticator or self._own_authenticator(),

@@ -12,7 +12,7 @@ from tests.console.support import ADDRESS, AGENT, PERSON, TOKENS, Browser, conso
 
 from toolcrib.app import App
 from toolcrib.console.app import SECURITY_HEADERS
-from toolcrib.console.sessions import SESSION_S, Sessions
+from toolcrib.console.sessions import SESSION_S, ConsoleSessions
 from toolcrib.errors import MissingExtra, NotAuthenticated, RateLimited, SettingsError
 from toolcrib.options import ConsoleOptions, Token
 from toolcrib.server.auth import StaticTokens
@@ -68,7 +68,7 @@ async def test_a_token_without_the_scope_and_a_guess_do_not_get_in(token: str, w
 
 
 async def test_guessing_is_slowed_down_for_the_address_that_guesses() -> None:
-    sessions = Sessions(MemoryStore(), StaticTokens(TOKENS), "console", clock=lambda: 1000.0)
+    sessions = ConsoleSessions(MemoryStore(), StaticTokens(TOKENS), "console", clock=lambda: 1000.0)
     for _ in range(10):
         with pytest.raises(NotAuthenticated):
             await sessions.sign_in("guess", "10.0.0.1")
@@ -82,7 +82,7 @@ async def test_a_session_ends_at_sign_out_after_its_time_and_when_the_tokens_cha
     now = 0.0
     tokens: tuple[Token, ...] = TOKENS
     store = MemoryStore(clock=lambda: now)
-    sessions = Sessions(store, StaticTokens(TOKENS), "console", tokens=lambda: tokens)
+    sessions = ConsoleSessions(store, StaticTokens(TOKENS), "console", tokens=lambda: tokens)
     first, one = await sessions.sign_in(PERSON)
     second, _ = await sessions.sign_in(PERSON)
     assert await sessions.find(first) is not None
@@ -105,7 +105,7 @@ async def test_the_store_holds_neither_tokens_nor_cookies() -> None:
             kept[name] = (table, codec)
             return table
 
-    sessions = Sessions(Spy(), StaticTokens(TOKENS), "console", tokens=lambda: TOKENS)
+    sessions = ConsoleSessions(Spy(), StaticTokens(TOKENS), "console", tokens=lambda: TOKENS)
     cookie, session = await sessions.sign_in(PERSON)
     table, codec = kept["console sessions"]
     stored = str([(key, codec.encode(value)) for key, value in (await table.items()).items()])
@@ -126,10 +126,10 @@ async def test_revoking_a_token_signs_its_person_out_of_open_pages() -> None:
 
 async def test_a_session_of_the_local_caller_is_worth_nothing_once_tokens_are_needed() -> None:
     store = MemoryStore()
-    opened = await Sessions(store, None, "console").open_local()
+    opened = await ConsoleSessions(store, None, "console").open_local()
     assert opened is not None
-    assert await Sessions(store, None, "console").find(opened[0]) is not None
-    assert await Sessions(store, StaticTokens(TOKENS), "console").find(opened[0]) is None
+    assert await ConsoleSessions(store, None, "console").find(opened[0]) is not None
+    assert await ConsoleSessions(store, StaticTokens(TOKENS), "console").find(opened[0]) is None
 
 
 async def test_a_form_without_its_proof_changes_nothing() -> None:

@@ -21,10 +21,11 @@ from starlette.routing import Route, Router
 
 from toolcrib._version import VERSION
 from toolcrib.console import approvals, calls, charts, overview, pages, playground, tools
+from toolcrib.console import usage as usage_pages
 from toolcrib.console.approvals import ConsoleDesk
-from toolcrib.console.pages import ConsoleParts, Handler, Page, Visit, read_form, segment
+from toolcrib.console.pages import ConsolePage, ConsoleParts, Handler, Visit, read_form, segment
 from toolcrib.console.recorder import CallRecorder
-from toolcrib.console.sessions import SESSION_S, Session, Sessions, proves
+from toolcrib.console.sessions import SESSION_S, ConsoleSession, ConsoleSessions, proves
 from toolcrib.errors import InvalidRequest, NotFound, RateLimited, SettingsError, ToolcribError, missing_extra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.server.asgi import HostOriginMiddleware
@@ -36,6 +37,8 @@ from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.types import Authenticator, ServerStatus
+from toolcrib.usage.recorder import UsageRecorder
+from toolcrib.usage.zero_hits import ZeroHitRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,8 @@ _MENU: Final = (
     ("/tools", "Tools"),
     ("/calls", "Calls"),
     ("/approvals", "Approvals"),
+    ("/zero-hits", "Zero hits"),
+    ("/usage", "Usage"),
 )
 _LOOK_S: Final = 1.0
 """How often an open page learns of changes, in seconds."""
@@ -82,6 +87,8 @@ def make_console(
     facade: ToolFacade,
     recorder: CallRecorder,
     desk: ConsoleDesk,
+    usage: UsageRecorder | None,
+    zero_hits: ZeroHitRecorder | None,
     statuses: Callable[[], Sequence[ServerStatus]],
     settings: Callable[[], Settings],
     authenticator: Authenticator | None,
@@ -102,14 +109,17 @@ def make_console(
         facade=facade,
         recorder=recorder,
         desk=desk,
+        usage=usage,
+        zero_hits=zero_hits,
         statuses=statuses,
         settings=settings,
     )
-    sessions = Sessions(
+    sessions = ConsoleSessions(
         gateway.state,
         choose_authenticator(options, authenticator),
         own.console.scope,
         tokens=lambda: settings().http.tokens,
+        only_tokens=not own.auth.enabled,
     )
     return Console(parts, sessions, options)
 
@@ -119,7 +129,7 @@ class Console(AsgiApp):
 
     path = "/"
 
-    def __init__(self, parts: ConsoleParts, sessions: Sessions, options: HttpOptions) -> None:
+    def __init__(self, parts: ConsoleParts, sessions: ConsoleSessions, options: HttpOptions) -> None:
         """Raises `MissingExtra` if the template library is not installed."""
         self.options = options
         self.parts = parts
@@ -140,6 +150,8 @@ class Console(AsgiApp):
             "/calls": calls.show,
             "/calls/{number}": calls.show_request,
             "/approvals": approvals.show,
+            "/zero-hits": usage_pages.show_zero_hits,
+            "/usage": usage_pages.show,
         }
         posts: dict[str, Handler] = {"/tools/{id:path}": tools.call, "/approvals": approvals.decide}
         routes = [
@@ -236,7 +248,7 @@ class Console(AsgiApp):
 
         return endpoint
 
-    async def _answer(self, handler: Handler, request: Request, session: Session) -> Response:
+    async def _answer(self, handler: Handler, request: Request, session: ConsoleSession) -> Response:
         try:
             form = await read_form(request) if request.method == "POST" else {}
             if request.method == "POST" and not proves(session, form, request.headers.get("x-csrf-token")):
@@ -248,7 +260,7 @@ class Console(AsgiApp):
             return await self._error(request, session, 400, error)
         return answer if isinstance(answer, Response) else await self._render(request, session, answer)
 
-    async def _render(self, request: Request, session: Session | None, page: Page) -> Response:
+    async def _render(self, request: Request, session: ConsoleSession | None, page: ConsolePage) -> Response:
         waiting = len(await self.parts.desk.waiting()) if session is not None else 0
         values = {
             "base": request.scope.get("root_path", ""),
@@ -264,8 +276,12 @@ class Console(AsgiApp):
         text = self._templates.get_template(page.template).render(values)
         return Response(text, status_code=page.status, media_type="text/html")
 
-    async def _error(self, request: Request, session: Session | None, status: int, error: ToolcribError) -> Response:
-        return await self._render(request, session, Page("error.html", {"error": error, "title": "Not done"}, status))
+    async def _error(
+        self, request: Request, session: ConsoleSession | None, status: int, error: ToolcribError
+    ) -> Response:
+        return await self._render(
+            request, session, ConsolePage("error.html", {"error": error, "title": "Not done"}, status)
+        )
 
     def _turn_away(self, request: Request) -> Response:
         """Ask for a token, and come back to the page afterwards; a script of ours or a form gets an error instead."""
@@ -305,7 +321,7 @@ class Console(AsgiApp):
     async def _sign_in_page(self, request: Request, problem: str, status: int) -> Response:
         wanted = request.query_params.get("next", "/")
         values = {"title": "Sign in", "problem": problem, "next": wanted, "scope": self.parts.options.scope}
-        return await self._render(request, None, Page("sign_in.html", values, status))
+        return await self._render(request, None, ConsolePage("sign_in.html", values, status))
 
     async def _sign_out(self, visit: Visit) -> Response:
         await self._sessions.sign_out(visit.session)

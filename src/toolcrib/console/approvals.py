@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 from starlette.responses import RedirectResponse, Response
 
-from toolcrib.console.pages import Page, Visit
+from toolcrib.console.pages import ConsolePage, Visit
 from toolcrib.errors import NotFound
 from toolcrib.middleware.approval import elicitation_params
 from toolcrib.state.base import StateCodec, StateStore
@@ -124,7 +124,7 @@ class ConsoleDesk:
         return tool
 
 
-async def show(visit: Visit) -> Page:
+async def show(visit: Visit) -> ConsolePage:
     """The calls that wait."""
     values = {
         "title": "Approvals",
@@ -132,7 +132,7 @@ async def show(visit: Visit) -> Page:
         "decided": visit.query.get("decided", "")[:_MAX_WAITING],
         "mode": visit.parts.gateway.options.calls.approval,
     }
-    return Page("approvals.html", values)
+    return ConsolePage("approvals.html", values)
 
 
 async def decide(visit: Visit) -> Response:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolcrib.console.pages import Page, Visit, duration
+from toolcrib.console.pages import ConsolePage, Visit, duration
 from toolcrib.console.recorder import Recorded, RecordedCall, RecordedSearch, filtered
 from toolcrib.errors import NotFound
 
@@ -26,7 +26,7 @@ class Bar:
     note: str = ""
 
 
-async def show(visit: Visit) -> Page:
+async def show(visit: Visit) -> ConsolePage:
     """The last calls and searches that pass the filters."""
     chosen = {name: visit.query.get(name, "").strip()[:_MAX_FILTER_CHARS] for name in ("tool", "caller", "outcome")}
     recorder = visit.parts.recorder
@@ -42,7 +42,7 @@ async def show(visit: Visit) -> Page:
         "outcomes": _outcomes(everything),
         **{f"chosen_{name}": value for name, value in chosen.items()},
     }
-    return Page("calls.html", values)
+    return ConsolePage("calls.html", values)
 
 
 def _outcomes(everything: Sequence[Recorded]) -> list[tuple[str, str]]:
@@ -52,7 +52,7 @@ def _outcomes(everything: Sequence[Recorded]) -> list[tuple[str, str]]:
     return [*named.items(), *((outcome, outcome.replace("_", " ")) for outcome in seen)]
 
 
-async def show_request(visit: Visit) -> Page:
+async def show_request(visit: Visit) -> ConsolePage:
     """What one request did. Raises `NotFound` for one that is no longer kept."""
     text = visit.request.path_params["number"]
     events = visit.parts.recorder.of_request(int(text)) if text.isdecimal() else []
@@ -71,7 +71,7 @@ async def show_request(visit: Visit) -> Page:
         "whole": max((bar.offset_s + bar.duration_s for bar in bars), default=0.0),
         "content": visit.parts.recorder.content,
     }
-    return Page("request.html", values)
+    return ConsolePage("request.html", values)
 
 
 def _bars(events: Sequence[Recorded]) -> Iterator[Bar]:

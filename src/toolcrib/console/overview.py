@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from toolcrib.console.pages import ConsoleParts, Page, Visit
+from toolcrib.console.pages import ConsolePage, ConsoleParts, Visit
 from toolcrib.console.recorder import RecordedCall
 from toolcrib.errors import NotFound
 from toolcrib.gateway.visibility import namespace_of
@@ -58,7 +58,7 @@ def server_rows(parts: ConsoleParts) -> list[ServerRow]:
     return sorted(rows, key=lambda row: (_ORDER[row.status.state], row.status.name.casefold()))
 
 
-async def show(visit: Visit) -> Page:
+async def show(visit: Visit) -> ConsolePage:
     """The overview."""
     parts = visit.parts
     rows, minutes = server_rows(parts), parts.recorder.minutes()
@@ -80,7 +80,7 @@ async def show(visit: Visit) -> Page:
         "warnings": parts.settings().warnings,
         "source": parts.settings().source,
     }
-    return Page("overview.html", values)
+    return ConsolePage("overview.html", values)
 
 
 def _per_minute(calls: Sequence[int]) -> float:
@@ -89,7 +89,7 @@ def _per_minute(calls: Sequence[int]) -> float:
     return round(sum(recent) / len(recent), 1)
 
 
-async def show_server(visit: Visit) -> Page:
+async def show_server(visit: Visit) -> ConsolePage:
     """One server. Raises `NotFound`."""
     name = visit.request.path_params["name"]
     row = next((row for row in server_rows(visit.parts) if row.status.name == name), None)
@@ -106,4 +106,4 @@ async def show_server(visit: Visit) -> Page:
         "tools": tools[:_MAX_ROWS],
         "more_tools": len(tools) - _MAX_ROWS,
     }
-    return Page("server.html", values)
+    return ConsolePage("server.html", values)

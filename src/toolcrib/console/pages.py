@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolcrib.console.recorder import CallRecorder
-from toolcrib.console.sessions import Session
+from toolcrib.console.sessions import ConsoleSession
 from toolcrib.errors import InvalidRequest
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.settings.options import ConsoleOptions, Settings
@@ -23,6 +23,8 @@ from toolcrib.tokens import estimate_tokens
 from toolcrib.types import Caller, Context, ServerStatus
 from toolcrib.upstream.redact import Redactor
 from toolcrib.usage.counts import DefinitionTokens, is_listable
+from toolcrib.usage.recorder import UsageRecorder
+from toolcrib.usage.zero_hits import ZeroHitRecorder
 
 MAX_FORM_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 500
@@ -91,6 +93,8 @@ class ConsoleParts:
     facade: ToolFacade
     recorder: CallRecorder
     desk: Desk
+    usage: UsageRecorder | None
+    zero_hits: ZeroHitRecorder | None
     statuses: Callable[[], Sequence[ServerStatus]]
     settings: Callable[[], Settings]
     """The settings as they are now."""
@@ -112,7 +116,7 @@ class Visit:
 
     parts: ConsoleParts
     request: Request
-    session: Session
+    session: ConsoleSession
     form: Mapping[str, str] = field(default_factory=dict)
     """The fields of a POST, which has proved that it comes from our own page."""
 
@@ -134,7 +138,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ConsolePage:
     """A page or a part of one: a template and its values."""
 
     template: str
@@ -142,7 +146,7 @@ class Page:
     status: int = 200
 
 
-Handler = Callable[[Visit], Awaitable[Page | Response]]
+Handler = Callable[[Visit], Awaitable[ConsolePage | Response]]
 
 
 async def read_form(request: Request) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, get_args
 
-from toolcrib.console.pages import Page, Visit
+from toolcrib.console.pages import ConsolePage, Visit
 from toolcrib.errors import InvalidRequest
 from toolcrib.providers.content import json_text
 from toolcrib.search.options import Scorer, SearchOptions
@@ -111,7 +111,7 @@ class Outcome:
     notes: Sequence[str]
 
 
-async def show(visit: Visit) -> Page:
+async def show(visit: Visit) -> ConsolePage:
     """The playground, with the results of a query if there is one."""
     query = visit.query.get("q", "").strip()[:_MAX_QUERY_CHARS]
     caller, usual = _caller(visit), visit.parts.gateway.options.search
@@ -138,7 +138,7 @@ async def show(visit: Visit) -> Page:
         "unmatched": outcomes[0].reply.unmatched if outcomes else (),
         "words": _words(query, outcomes[0].reply) if outcomes else (),
     }
-    return Page("search.html", values)
+    return ConsolePage("search.html", values)
 
 
 def _variant(query: Mapping[str, str], prefix: str, usual: SearchOptions) -> Variant:

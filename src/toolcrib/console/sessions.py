@@ -28,7 +28,7 @@ _WINDOW_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ConsoleSession:
     """Someone who has signed in."""
 
     key: str
@@ -40,7 +40,7 @@ class Session:
     """A digest of the tokens that were valid at sign-in; `local` where none is needed."""
 
 
-def _encode(session: Session) -> JSON:
+def _encode(session: ConsoleSession) -> JSON:
     caller = session.caller
     return {
         "caller": [caller.id, caller.tenant, sorted(caller.scopes)],
@@ -50,16 +50,16 @@ def _encode(session: Session) -> JSON:
     }
 
 
-def _decode(value: JSON) -> Session:
+def _decode(value: JSON) -> ConsoleSession:
     try:
         name, tenant, scopes = value["caller"]
         caller = Caller(id=name, tenant=tenant, scopes=frozenset(scopes))
-        return Session(key=value["key"], caller=caller, csrf=value["csrf"], tokens=value["tokens"])
+        return ConsoleSession(key=value["key"], caller=caller, csrf=value["csrf"], tokens=value["tokens"])
     except (TypeError, KeyError) as error:
         raise ValueError("not a session") from error
 
 
-class Sessions:
+class ConsoleSessions:
     """Signs people in and out, and finds the session of a cookie."""
 
     def __init__(
@@ -69,13 +69,17 @@ class Sessions:
         scope: str,
         *,
         tokens: Callable[[], tuple[Token, ...]] = tuple,
+        only_tokens: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without an authenticator everyone is signed in as the local caller; `tokens` are those of the settings."""
+        """Without an authenticator everyone is signed in as the local caller; `tokens` are those of the settings,
+        and `only_tokens` says that there is no other way to sign in.
+        """
         self._table = state.table("console sessions", StateCodec(_encode, _decode), max_entries=_MAX_SESSIONS)
         self._authenticator = authenticator
         self._scope = scope
         self._tokens = tokens
+        self._only_tokens = only_tokens
         self._clock = clock
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
@@ -87,13 +91,13 @@ class Sessions:
     def check(self) -> None:
         """Raise `SettingsError` if a token is needed to sign in, and none of the settings' tokens has the scope."""
         tokens = self._tokens()
-        if tokens and not any(self._scope in token.scopes for token in tokens):
+        if tokens and self._only_tokens and not any(self._scope in token.scopes for token in tokens):
             raise SettingsError(
                 f'Signing in to the console is impossible: no token has the scope "{self._scope}".',
                 hint=f'Add scopes = ["{self._scope}"] to the token of a person in http.tokens.',
             )
 
-    async def sign_in(self, token: str, peer: str = "") -> tuple[str, Session]:
+    async def sign_in(self, token: str, peer: str = "") -> tuple[str, ConsoleSession]:
         """Exchange a token for a session, and return its cookie. Raises `NotAuthenticated` or `RateLimited`."""
         now, failures = self._clock(), self._failures.get(peer, deque())
         if len(failures) == _MAX_FAILURES and now - failures[0] < _WINDOW_S:
@@ -117,26 +121,26 @@ class Sessions:
             )
         return caller
 
-    async def _open(self, caller: Caller) -> tuple[str, Session]:
+    async def _open(self, caller: Caller) -> tuple[str, ConsoleSession]:
         cookie = secrets.token_urlsafe(32)
-        session = Session(
+        session = ConsoleSession(
             key=_digest(cookie), caller=caller, csrf=secrets.token_urlsafe(24), tokens=self._tokens_digest()
         )
         await self._table.set(session.key, session, ttl_s=SESSION_S)
         return cookie, session
 
-    async def open_local(self) -> tuple[str, Session] | None:
+    async def open_local(self) -> tuple[str, ConsoleSession] | None:
         """Open a session for the local caller; None if one has to sign in."""
         return None if self.needs_token else await self._open(LOCAL)
 
-    async def find(self, cookie: str | None) -> Session | None:
+    async def find(self, cookie: str | None) -> ConsoleSession | None:
         """The session of a cookie; None if there is none, or it has ended."""
         if not cookie:
             return None
         session = await self._table.get(_digest(cookie))
         return session if session is not None and session.tokens == self._tokens_digest() else None
 
-    async def sign_out(self, session: Session) -> None:
+    async def sign_out(self, session: ConsoleSession) -> None:
         """End a session."""
         await self._table.delete(session.key)
 
@@ -146,7 +150,7 @@ class Sessions:
         return _digest("\n".join(parts)) if self.needs_token else "local"
 
 
-def proves(session: Session, sent: Mapping[str, Any], header: str | None) -> bool:
+def proves(session: ConsoleSession, sent: Mapping[str, Any], header: str | None) -> bool:
     """Whether a form, or a request of our own script, has the session's token against forgery."""
     given = header if header is not None else str(sent.get("csrf", ""))
     return hmac.compare_digest(session.csrf.encode(), given.encode("utf-8", "replace"))

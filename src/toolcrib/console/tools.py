@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from toolcrib.console.pages import Page, Visit
+from toolcrib.console.pages import ConsolePage, Visit
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ToolcribError
 from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.middleware.approval import APPROVAL_KEY
@@ -119,7 +119,7 @@ def _history(visit: Visit) -> StateTable[tuple[Replay, ...]]:
 # -- browsing --------------------------------------------------------------------------------------------------------
 
 
-async def show(visit: Visit) -> Page:
+async def show(visit: Visit) -> ConsolePage:
     """The tools that the person sees, of one server or all, whose id or description has the words."""
     view = await visit.parts.gateway.view(visit.context())
     server, words = visit.query.get("server", ""), visit.query.get("q", "").casefold().split()
@@ -141,17 +141,17 @@ async def show(visit: Visit) -> Page:
         "query": visit.query.get("q", ""),
         "history": tuple(reversed(await _history(visit).get(visit.session.key) or ())),
     }
-    return Page("tools.html", values)
+    return ConsolePage("tools.html", values)
 
 
-async def show_tool(visit: Visit) -> Page:
+async def show_tool(visit: Visit) -> ConsolePage:
     """One tool with its form. Raises `ToolNotFound`."""
     return await _tool_page(visit, visit.query.get("arguments", ""))
 
 
 async def _tool_page(
     visit: Visit, arguments: str, response: Response | None = None, problem: ToolcribError | None = None
-) -> Page:
+) -> ConsolePage:
     described = await visit.parts.gateway.describe(visit.context(), visit.request.path_params["id"])
     tool = described.tool
     shown = arguments or json.dumps(described.example, indent=2, ensure_ascii=False)
@@ -173,7 +173,7 @@ async def _tool_page(
         "problem": problem,
         "history": [one for one in reversed(history) if one.tool == tool.id],
     }
-    return Page("tool.html", values, 200 if problem is None else 400)
+    return ConsolePage("tool.html", values, 200 if problem is None else 400)
 
 
 def _tags(tool: Tool) -> list[str]:
@@ -257,7 +257,7 @@ def _read_json(field: FormField, text: str) -> Any:
 # -- calling ---------------------------------------------------------------------------------------------------------
 
 
-async def call(visit: Visit) -> Page:
+async def call(visit: Visit) -> ConsolePage:
     """Call the tool, or repeat the call with answers, and show what it returned. Raises `ToolNotFound`."""
     tool = (await visit.parts.gateway.find(visit.context(), visit.request.path_params["id"])).tool
     text = visit.form.get("arguments", "")

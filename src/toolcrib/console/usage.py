@@ -1,0 +1,226 @@
+"""The pages of usage and of searches without hits: what is used, what never is, what was asked for in vain.
+
+For a search in vain, the page proposes a keyword of a tool, and shows what it would change before anyone writes it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import anyio.to_thread
+
+from toolcrib.console.pages import ConsolePage, Visit
+from toolcrib.errors import StateUnavailable
+from toolcrib.search.engine import search
+from toolcrib.search.index import Index
+from toolcrib.search.options import SearchOptions
+from toolcrib.types import Hit, SearchRequest, Tool
+from toolcrib.usage.counts import CallCounts, DayUsage, TokenCounts
+from toolcrib.usage.zero_hits import ZeroHit
+
+RANGES: Final = (7, 30, 90)
+_ROWS: Final = 100
+_TRIED: Final = 40
+"""Searches whose rank is compared before and after."""
+_DEPTH: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """The counts of a tool or a server."""
+
+    name: str
+    counts: CallCounts
+    tokens: TokenCounts | None = None
+
+    @property
+    def result_tokens(self) -> int:
+        """Those of a result, on average."""
+        return round(self.counts.result_tokens / self.counts.calls) if self.counts.calls else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A group of searches without hits, with what could be done."""
+
+    number: int
+    """Names the group within the page."""
+    tenant: str
+    group: ZeroHit
+    phrase: str
+    tool: str
+    """The tool that sessions called next, else the best weak hit; empty if there is neither."""
+    sure: bool
+    """Whether sessions called it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a keyword changes for one search."""
+
+    phrase: str
+    tool: str
+    before: Hit | None
+    before_rank: int | None
+    after: Hit | None
+    after_rank: int | None
+
+    @property
+    def verdict(self) -> str:
+        """better, worse or same."""
+        was, now = self.before_rank or _DEPTH + 1, self.after_rank or _DEPTH + 1
+        if was == now:
+            return "better" if self.before and self.after and self.before.weak and not self.after.weak else "same"
+        return "better" if now < was else "worse"
+
+
+# -- usage -----------------------------------------------------------------------------------------------------------
+
+
+async def show(visit: Visit) -> ConsolePage:
+    """The counts of the last days."""
+    recorder = visit.parts.usage
+    if recorder is None:
+        return ConsolePage("usage.html", {"title": "Usage", "report": None, "problem": ""})
+    text = visit.query.get("days", "")
+    days = int(text) if text.isdecimal() and int(text) in RANGES else 30
+    try:
+        report = await recorder.report(days)
+    except StateUnavailable as error:
+        return ConsolePage("usage.html", {"title": "Usage", "report": None, "problem": str(error)})
+    total = report.total
+    calls = total.calls()
+    by_day = _by_day(report.days, days)
+    values = {
+        "title": "Usage",
+        "report": report,
+        "problem": "",
+        "days": days,
+        "ranges": RANGES,
+        "calls": calls,
+        "labels": [day for day, _ in by_day],
+        "by_day": [one.calls().calls for _, one in by_day],
+        "errors_by_day": [one.calls().errors for _, one in by_day],
+        "saved_by_day": [max(0, one.saved) for _, one in by_day],
+        "searches": total.searches,
+        "asked": sum(total.searches.values()),
+        "refused": sorted(total.refused.items(), key=lambda pair: -pair[1]),
+        "servers": _servers(total),
+        "tools": _tools(total)[:_ROWS],
+        "unused": report.unused[:_ROWS],
+        "more_unused": len(report.unused) - _ROWS,
+        "latency": _latency(calls),
+    }
+    return ConsolePage("usage.html", values)
+
+
+def _by_day(known: Mapping[str, DayUsage], days: int) -> list[tuple[str, DayUsage]]:
+    today = datetime.now(UTC).date()
+    dates = [(today - timedelta(days=back)).isoformat() for back in range(days - 1, -1, -1)]
+    return [(day, known.get(day, DayUsage())) for day in dates]
+
+
+def _servers(total: DayUsage) -> list[UsageRow]:
+    calls = total.calls_by_server()
+    names = sorted({*calls, *total.servers})
+    rows = [
+        UsageRow(name=name, counts=calls.get(name, CallCounts()), tokens=total.servers.get(name, TokenCounts()))
+        for name in names
+    ]
+    return sorted(rows, key=lambda row: (-row.counts.calls, row.name))
+
+
+def _tools(total: DayUsage) -> list[UsageRow]:
+    rows = [UsageRow(name=name, counts=counts) for name, counts in total.tools.items()]
+    return sorted(rows, key=lambda row: (-row.counts.calls, row.name))
+
+
+def _latency(calls: CallCounts) -> list[tuple[str, float | None]]:
+    return [(name, calls.quantile_s(share)) for name, share in (("half", 0.5), ("95 %", 0.95), ("99 %", 0.99))]
+
+
+# -- searches without hits -------------------------------------------------------------------------------------------
+
+
+async def show_zero_hits(visit: Visit) -> ConsolePage:
+    """The groups of searches without hits and, for one that is chosen, a keyword and what it changes."""
+    recorder = visit.parts.zero_hits
+    if recorder is None:
+        return ConsolePage("zero_hits.html", {"title": "Zero hits", "groups": None, "problem": "", "chosen": None})
+    try:
+        found = await recorder.queries()
+    except StateUnavailable as error:
+        problem = {"title": "Zero hits", "groups": None, "problem": str(error), "chosen": None}
+        return ConsolePage("zero_hits.html", problem)
+    view = await visit.parts.gateway.view(visit.context())
+    tools = {tool.id: tool for tool in view.tools()}
+    groups = list(_asked(found, tools))
+    text = visit.query.get("group", "")
+    chosen = groups[int(text)] if text.isdecimal() and int(text) < len(groups) else None
+    tool = visit.query.get("tool", "") or (chosen.tool if chosen is not None else "")
+    values: dict[str, Any] = {
+        "title": "Zero hits",
+        "groups": groups[:_ROWS],
+        "problem": "",
+        "chosen": chosen,
+        "tool": tool,
+        "choices": _choices(chosen) if chosen is not None else (),
+        "changes": (),
+        "line": "",
+    }
+    if chosen is not None and tool in tools:
+        values["line"] = f"{json.dumps(tool)} = {json.dumps([chosen.phrase], ensure_ascii=False)}"
+        options = visit.parts.gateway.options.search
+        tried = list(
+            {(one.phrase, one.tool): one for one in (replace(chosen, tool=tool), *groups) if one.tool}.values()
+        )
+        values["changes"] = await anyio.to_thread.run_sync(
+            compare_keyword, tuple(tools.values()), tools[tool], chosen.phrase, tried[:_TRIED], options
+        )
+    return ConsolePage("zero_hits.html", values)
+
+
+def _asked(found: Mapping[str | None, Sequence[ZeroHit]], tools: Mapping[str, Tool]) -> Iterable[Asked]:
+    rows = [(tenant or "", group) for tenant, groups in found.items() for group in groups]
+    rows.sort(key=lambda row: (-row[1].count, -row[1].last))
+    for number, (tenant, group) in enumerate(rows):
+        called = [tool for tool in group.called if tool in tools]
+        best = [tool for tool in group.best if tool in tools]
+        yield Asked(
+            number=number,
+            tenant=tenant,
+            group=group,
+            phrase=" ".join(group.words),
+            tool=next(iter((*called, *best)), ""),
+            sure=bool(called),
+        )
+
+
+def _choices(asked: Asked) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*asked.group.called, *asked.group.best)))
+
+
+def compare_keyword(
+    tools: Sequence[Tool], tool: Tool, phrase: str, tried: Sequence[Asked], options: SearchOptions
+) -> list[Change]:
+    """The rank of each search's tool without and with the phrase as a keyword of one tool. Takes about a second."""
+    changed = [replace(one, keywords=(*one.keywords, phrase)) if one is tool else one for one in tools]
+    before, after = (Index.build(some, options=options) for some in (tools, changed))
+    found = []
+    for one in tried:
+        was, was_rank = _rank(before, one, options)
+        now, now_rank = _rank(after, one, options)
+        found.append(
+            Change(phrase=one.phrase, tool=one.tool, before=was, before_rank=was_rank, after=now, after_rank=now_rank)
+        )
+    return found
+
+
+def _rank(index: Index, asked: Asked, options: SearchOptions) -> tuple[Hit | None, int | None]:
+    reply = search(index, SearchRequest(queries=(asked.phrase,), limit=_DEPTH), options=options)
+    for place, hit in enumerate(reply.hits, start=1):
+        if hit.tool.id == asked.tool:
+            return hit, place
+    return None, None
