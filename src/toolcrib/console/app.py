@@ -192,6 +192,9 @@ class Console(AsgiApp):
         """End the event streams of open pages."""
         self._closing.set()
 
+    def listening(self, host: str, port: int) -> None:
+        """Nothing has to know where it is served."""
+
     def end_session_streams(self) -> None:
         """Streams end with the next look at the session."""
 
