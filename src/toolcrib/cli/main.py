@@ -70,6 +70,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Check and operate": {
         "doctor": _SETUP,
+        "lint": "trust",
         "state": _SETUP,
         "stats": _SETUP,
         "audit": "audit",
