@@ -48,8 +48,10 @@ def test_a_dry_run_calls_nothing(command: Command, settings: Settings, tmp_path:
     script = tmp_path / "dry.lua"
     script.write_text("return good.no_such{}:await()")
     ran = command("run", script, "--dry-run", "--config", settings(good=toolbox()))
-    assert ran.code == 0
-    assert "line 1: good:no_such (there is no such tool)" in ran.out
+    assert ran.code == 5
+    assert "line 1: good:no_such (there is no such tool)" in ran.err
+    script.write_text('return good.greet{person = "Ada"}:await()')
+    assert command("run", script, "--dry-run", "--config", settings(good=toolbox())).code == 0
 
 
 def test_the_tests_of_a_file_are_run(command: Command, settings: Settings, tmp_path: Path) -> None:

@@ -371,6 +371,7 @@ def test_a_policy_hides_tools_from_verbs_that_use_them_but_not_from_a_look_at_th
     file = settings(hiding, a=toolbox())
     assert command("tools", "-c", file).out == ""
     assert command("describe", "a:greet", "-c", file).code == 4
+    assert "the policy hides them from you" in command("search", "greet", "-c", file).err
     assert command("servers", "--fresh", "-c", file).out.splitlines()[1].split()[:3] == ["a", "ready", "4"]
     assert "All is well: 1 server, 4 tools." in command("doctor", "-c", file).out
 
@@ -485,6 +486,14 @@ def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
     ]
     assert len(command("doctor", "--json", "-c", file).json["notes"]) == 3
     assert command("doctor", "--json", "-c", settings(ours, a=toolbox(), bad=broken())).json["notes"] == []
+
+
+def test_doctor_does_not_say_that_all_is_well_without_the_file_of_keywords(
+    command: Command, settings: Settings
+) -> None:
+    ran = command("doctor", "-c", settings({"search": {"keywords": "gone.json"}}, a=toolbox()))
+    assert "Nothing fails, but there is 1 warning above: 1 server, 4 tools." in ran.out
+    assert "All is well" not in ran.out
 
 
 def test_doctor_shows_entries_of_the_keywords_file_that_do_nothing(

@@ -108,6 +108,13 @@ async def test_an_override_of_a_tool_that_is_not_there_is_reported() -> None:
         assert (rejected.tool, "the server lists no such tool" in rejected.reason) == ("parms", True)
 
 
+async def test_turning_off_a_tool_that_is_not_there_is_reported_unless_it_is_a_pattern() -> None:
+    async with server_of(raw(options={"denied_tools": ("ech", "echo", "delete_*")})) as server:
+        (rejected,) = server.status.rejected
+        assert (rejected.tool, rejected.reason) == ("ech", "it is turned off, but the server lists no such tool")
+        assert "echo" not in [tool.name for tool in server.tools]
+
+
 async def test_a_new_name_that_another_tool_has_rejects_the_second_one() -> None:
     async with server_of(github({"params": ToolOverride(name="echo")})) as server:
         assert [tool.meta[OVERRIDDEN_META]["tool"] for tool in server.tools] == ["params"]

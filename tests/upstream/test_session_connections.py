@@ -317,6 +317,33 @@ async def test_a_caller_cannot_leave_any_number_of_calls_open(monkeypatch: pytes
         group.cancel_scope.cancel()
 
 
+async def test_calls_that_begin_together_cannot_all_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_calls, "_MAX_OPEN_OF_CALLER", 2)
+    begun, outcomes = anyio.Event(), list[str]()
+
+    async def ask(open_call: open_calls.OpenCall) -> dict[str, Any]:
+        await begun.wait()
+        return dict(await open_call.ask("elicitation/create", {"message": "?"}))
+
+    async def begin(calls: open_calls.OpenCalls) -> None:
+        try:
+            outcomes.append((await calls.begin(MODERN, ask))["resultType"])
+        except ExecutionFailed as error:
+            outcomes.append(error.message)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            calls = open_calls.OpenCalls(group.start_soon)
+            async with anyio.create_task_group() as callers:
+                for _ in range(4):
+                    callers.start_soon(begin, calls)
+                await anyio.wait_all_tasks_blocked()
+                begun.set()
+            group.cancel_scope.cancel()
+    assert outcomes.count("input_required") == 2
+    assert outcomes.count("Too many of your calls to this server wait for an answer.") == 2
+
+
 async def test_a_caller_whose_rights_have_changed_cannot_continue_an_open_call() -> None:
     async def ask(open_call: open_calls.OpenCall) -> dict[str, Any]:
         return dict(await open_call.ask("elicitation/create", {"message": "?"}))

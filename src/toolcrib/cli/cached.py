@@ -132,6 +132,7 @@ def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *,
         as_json=as_json,
         explain=request.explain,
         has_tools=bool(view.tools()),
+        has_policy=settings.policy is not None,
         limited=request.limit is not None,
     )
 

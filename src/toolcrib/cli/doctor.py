@@ -304,7 +304,10 @@ def print_report(checkup: DoctorReport) -> None:
     failing = [status.name for status in checkup.statuses if status.state is not ServerState.READY]
     tools = sum(status.tools for status in checkup.statuses)
     if checkup.ok:
-        echo(f"\nAll is well: {pluralize(len(checkup.statuses), 'server')}, {pluralize(tools, 'tool')}.")
+        found = f"{pluralize(len(checkup.statuses), 'server')}, {pluralize(tools, 'tool')}"
+        warnings = len(checkup.settings.warnings)
+        well = f"Nothing fails, but there {'is' if warnings == 1 else 'are'} {pluralize(warnings, 'warning')} above"
+        echo(f"\n{well if warnings else 'All is well'}: {found}.")
     elif failing:
         servers = pluralize(len(checkup.statuses), "server")
         echo(f"\n{len(failing)} of {servers} {'is' if len(failing) == 1 else 'are'} not ready: {', '.join(failing)}")

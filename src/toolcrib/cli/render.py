@@ -139,6 +139,7 @@ def print_search(
     explain: bool,
     named: Callable[[Tool], str] = tool_id,
     has_tools: bool = True,
+    has_policy: bool = False,
     limited: bool = True,
 ) -> None:
     """Print the hits; with `explain`, also how each score is computed. `has_tools` is whether there was any to find.
@@ -149,7 +150,8 @@ def print_search(
         echo_json(reply_json(reply, named))
         return
     if not has_tools:
-        echo_error("There are no tools to search.")
+        hidden = ", or the policy hides them from you; toolcrib servers counts all" if has_policy else ""
+        echo_error(f"There are no tools to search{hidden}.")
         return
     left_out = 0
     if not limited:

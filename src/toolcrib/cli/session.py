@@ -95,7 +95,12 @@ def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *,
 
     reply, has_tools = run_with(settings, found)
     print_search(
-        reply, as_json=as_json, explain=request.explain, has_tools=has_tools, limited=request.limit is not None
+        reply,
+        as_json=as_json,
+        explain=request.explain,
+        has_tools=has_tools,
+        has_policy=settings.policy is not None,
+        limited=request.limit is not None,
     )
 
 

@@ -395,7 +395,7 @@ def _listing(names: Sequence[str]) -> str:
 
 
 def _checked(found: CheckResult, run: ScriptRun) -> ToolResult:
-    """The calls found in a script that was not run."""
+    """The calls found in a script that was not run; an error if some of them cannot succeed."""
     calls: list[dict[str, Any]] = [
         {
             "name": run.tool_id(call.server, call.tool) if call.server else call.tool,
@@ -419,7 +419,9 @@ def _checked(found: CheckResult, run: ScriptRun) -> ToolResult:
     ]
     warnings = [*found.warnings, *run.notes]
     text = "\n".join([head, *lines, *(f"Note: {warning}" for warning in warnings)])
-    return ToolResult(content=(_text_block(text),), structured={"calls": calls, "warnings": warnings})
+    structured = {"calls": calls, "warnings": warnings}
+    is_wrong = any(not call["known"] or "problem" in call for call in calls)
+    return ToolResult(content=(_text_block(text),), structured=structured, is_error=is_wrong)
 
 
 def _with_calls(result: ToolResult, run: ScriptRun, traces: Sequence[CallTrace]) -> ToolResult:

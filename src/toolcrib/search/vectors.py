@@ -161,7 +161,8 @@ class WordPieceTable:
 
         Empty if some part of the word has no piece, as in other scripts. Case and accents do not matter.
         """
-        return self._memo(word)
+        # Numbers rarely repeat, and would only fill the cache.
+        return self._find(word) if word[-1:].isdigit() else self._memo(word)
 
     def knows(self, word: str) -> bool:
         """Whether the word is a single piece.
@@ -410,8 +411,8 @@ def _query_levels(dim: int) -> int:
     return max(1, _EXACT_LIMIT // (_LEVELS * dim) - 1)
 
 
-_MAX_CACHED_ROWS = 2048
-"""Words that are cached; more than any query has."""
+_MAX_CACHED_ROWS = 512
+"""Words that are cached, a kilobyte each; usual queries have some dozen."""
 
 
 class WordVectors(NamedTuple):

@@ -105,6 +105,7 @@ class ToolLister:
         self._hidden = META_TOOLS if options.delegate_search else frozenset[str]()
         self._offers = options.offers
         self._overrides = options.overrides
+        self._denied = options.denied_tools
         self._group = (options.group, options.account_name) if options.group else None
         self._gateway = fleet.gateway_id if options.show_all else ""
         self._max_pages = fleet.max_pages
@@ -156,6 +157,7 @@ class ToolLister:
             {one.own_name: one for one in known.values()},
             offers=self._offers,
             overrides=self._overrides,
+            denied=self._denied,
             group=self._group,
             hidden=self._hidden,
             gateway=self._gateway,
@@ -174,6 +176,7 @@ class _ToolListReader:
         *,
         offers: Callable[[str], bool],
         overrides: Mapping[str, ToolOverride],
+        denied: Sequence[str],
         group: tuple[str, str] | None,
         hidden: frozenset[str],
         gateway: str,
@@ -184,6 +187,7 @@ class _ToolListReader:
         self._known = known
         self._offers = offers
         self._overrides = overrides
+        self._denied = denied
         self._group = group
         self._hidden = hidden
         self._gateway = gateway
@@ -266,10 +270,13 @@ class _ToolListReader:
         return RemoteTool(tool=tool, digest=digest, header_map=header_map, own_name=tool.name)
 
     def _reject_missing(self) -> None:
-        """Report overrides of tools that the server does not list."""
+        """Report overrides and switches of tools that the server does not list; patterns may match none."""
         listed = {raw.get("name") for raw in self._definitions if isinstance(raw, dict)}
         reason = "it has an override, but the server lists no such tool"
         self._rejected += [Rejected(tool=name, reason=reason) for name in self._overrides if name not in listed]
+        reason = "it is turned off, but the server lists no such tool"
+        denied = [name for name in self._denied if name not in listed and not set("*?[") & set(name)]
+        self._rejected += [Rejected(tool=name, reason=reason) for name in denied]
 
     def _read_execution(self, raw: Any, tool: Tool, digest: bytes) -> RemoteTool | Rejected:
         """Return the tool with what it says of tasks. One that runs only as a task is called as one for clients that

@@ -136,16 +136,16 @@ class OpenCalls:
 
     async def begin(self, ctx: Context, work: Work) -> dict[str, Any]:
         """Run a request until its result or its first question. Raises what the work raises."""
-        own = sum(call.owner[:2] == _owner(ctx)[:2] for call in self._open.values())
-        if own >= _MAX_OPEN_OF_CALLER or len(self._open) >= _MAX_OPEN:
-            whose = "your " if own >= _MAX_OPEN_OF_CALLER else ""
-            raise ExecutionFailed(
-                f"Too many of {whose}{self._many} wait for an answer.",
-                hint="Nothing was run; answer an open question, or try again later.",
-            )
         call = OpenCall(ctx, what=self._what)
+        self._check_room(call, "Nothing was run; answer an open question, or try again later.")
         self._start_soon(self._run, call, work)
         return await self._next(call)
+
+    def _check_room(self, new: OpenCall, hint: str) -> None:
+        own = sum(call.owner[:2] == new.owner[:2] for call in self._open.values())
+        if own >= _MAX_OPEN_OF_CALLER or len(self._open) >= _MAX_OPEN:
+            whose = "your " if own >= _MAX_OPEN_OF_CALLER else ""
+            raise ExecutionFailed(f"Too many of {whose}{self._many} wait for an answer.", hint=hint)
 
     async def _run(self, call: OpenCall, work: Work) -> None:
         await call.run(work)
@@ -177,6 +177,10 @@ class OpenCalls:
         is_delivered = True
         try:
             raw = await call.wait()
+            if not call.is_over and call.token not in self._open:  # others may have begun to ask meanwhile
+                is_delivered = False
+                self._check_room(call, "Whether the call took effect is unknown; answer an open question first.")
+                is_delivered = True
         except anyio.get_cancelled_exc_class():
             is_delivered = False
             raise
