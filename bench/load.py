@@ -1,15 +1,20 @@
-"""A load generator that costs little: stateless 2026-07-28 calls over keep-alive sockets, written by hand."""
+"""A load generator that costs little: calls over keep-alive sockets, written by hand."""
 
 import asyncio
+import contextlib
 import json
 import os
 import time
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 VERSION = "2026-07-28"
+OLDER = "2025-11-25"
+FIRST_ID = 1_000_000
+"""Of the requests of a session, whose ids differ from connection to connection."""
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -23,9 +28,18 @@ class Load:
     cpu_ms: float
     """CPU of the measured process a call, in milliseconds; 0 where none was named."""
 
+    def better(self, other: "Load") -> "Load":
+        """The better of each figure."""
+        return Load(
+            min(self.p50_ms, other.p50_ms),
+            min(self.p99_ms, other.p99_ms),
+            max(self.calls_per_s, other.calls_per_s),
+            min(self.cpu_ms, other.cpu_ms),
+        )
 
-def request(url: str, tool: str, arguments: dict[str, Any]) -> bytes:
-    """The bytes of one `tools/call`."""
+
+def request(url: str, tool: str, arguments: dict[str, Any], headers: str = "") -> bytes:
+    """The bytes of one `tools/call`; `headers` are lines to add to its head."""
     parts = urlsplit(url)
     meta = {
         "io.modelcontextprotocol/protocolVersion": VERSION,
@@ -37,9 +51,34 @@ def request(url: str, tool: str, arguments: dict[str, Any]) -> bytes:
     head = (
         f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         f"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: {VERSION}\r\n"
-        f"Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def session_request(url: str, tool: str, arguments: dict[str, Any], headers: str = "") -> bytes:
+    """The same in a session of an older client, which this opens."""
+    given = dict(line.split(": ", 1) for line in headers.split("\r\n") if line)
+    given |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    client = {"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}
+    given |= {"Mcp-Session-Id": _post(url, opening, given), "MCP-Protocol-Version": OLDER}
+    _post(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, given)
+    params = {"name": tool, "arguments": arguments}
+    body = json.dumps({"jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call", "params": params}).encode()
+    parts = urlsplit(url)
+    given |= {"Host": parts.netloc, "Content-Length": str(len(body))}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    return f"POST {parts.path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def _post(url: str, message: dict[str, Any], headers: dict[str, str]) -> str:
+    """Send a message, and return the id of the session in which it was answered."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.netloc)
+    with contextlib.closing(connection):
+        connection.request("POST", parts.path, json.dumps(message), headers)
+        return connection.getresponse().headers.get("mcp-session-id", "")
 
 
 def cpu_s(pid: int) -> float:
@@ -54,14 +93,15 @@ async def run(url: str, message: bytes, *, expect: bytes, at_once: int, calls: i
     times: list[float] = []
     left = calls
 
-    async def worker() -> None:
+    async def worker(number: int) -> None:
         nonlocal left
+        mine = message.replace(b'"id": %d' % FIRST_ID, b'"id": %d' % (FIRST_ID + number))
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:
             while left > 0:
                 left -= 1
                 start = time.perf_counter()
-                writer.write(message)
+                writer.write(mine)
                 body = await _answer(reader)
                 times.append(time.perf_counter() - start)
                 if expect not in body:
@@ -70,7 +110,7 @@ async def run(url: str, message: bytes, *, expect: bytes, at_once: int, calls: i
             writer.close()
 
     before, start = cpu_s(pid) if pid else 0.0, time.perf_counter()
-    await asyncio.gather(*(worker() for _ in range(at_once)))
+    await asyncio.gather(*(worker(number) for number in range(at_once)))
     wall, cpu = time.perf_counter() - start, (cpu_s(pid) - before) if pid else 0.0
     times.sort()
     return Load(

@@ -18,6 +18,7 @@ from numbers import Integral, Real
 from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from weakref import WeakSet
 
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.ranges import Constraint
@@ -256,8 +257,16 @@ def _of_protocol(kind: type) -> Accepted:
     if members == ["__call__"]:
         return Accepted("a function", callable)
 
+    known = WeakSet[type]()
+
     def fits(value: Any) -> bool:
-        return not isinstance(value, type) and all(hasattr(type(value), name) or _has(value, name) for name in members)
+        kind = type(value)
+        if kind in known:
+            return True
+        if all(hasattr(kind, name) for name in members) and not isinstance(value, type):
+            known.add(kind)
+            return True
+        return not isinstance(value, type) and all(hasattr(kind, name) or _has(value, name) for name in members)
 
     return Accepted(f"an object with {' and '.join(f'{name}()' for name in members)}", fits)
 

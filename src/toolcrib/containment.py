@@ -108,23 +108,42 @@ async def isolate(work: Callable[[], Awaitable[_T]]) -> _T:
     Third-party code may cancel its own task, or await a future that something else cancels. That would end the session
     or the server, so it raises `ExecutionFailed` here instead. Cancelling the caller still cancels the work.
     """
-    outcome: list[_T] = []
-    failures: list[Exception] = []
+    scope = anyio.CancelScope()
 
-    async def run() -> None:
-        try:
-            outcome.append(await work())
-        except Exception as error:  # noqa: BLE001 - raised again below, not as a group
-            failures.append(error)
+    async def run() -> _T:
+        with scope:
+            return await work()
+        raise asyncio.CancelledError
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-    if failures:
-        raise failures.pop()
-    if not outcome:
+    # Cheaper than a task group, of which every call would need one.
+    task = asyncio.create_task(run())
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    task.add_done_callback(end)
+    try:
+        await ended
+    except asyncio.CancelledError:
+        scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await _settled(task)
+        raise
+    if task.cancelled():
         logger.error("a request was cancelled internally")
         raise ExecutionFailed("The call was cancelled internally; no client asked for that.")
-    return outcome.pop()
+    return task.result()
+
+
+async def _settled(task: "asyncio.Task[Any]") -> None:
+    """Wait for the end of a task, whatever happens meanwhile and however it ends."""
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # mark it as retrieved
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
@@ -167,8 +167,7 @@ class HttpApp(AsgiApp):
         middleware = [  # outermost first
             Middleware(_RequestScopeMiddleware),
             Middleware(HostOriginMiddleware, options),
-            Middleware(_router, open_routes, self._lifespan),
-            Middleware(_PathMiddleware, paths),
+            Middleware(_RouteMiddleware, open_routes, self._lifespan, paths),
             Middleware(AuthenticationMiddleware, authenticator),
             Middleware(CallerProviderMiddleware),
             Middleware(ErrorMiddleware, options),
@@ -231,11 +230,6 @@ class HttpApp(AsgiApp):
         return JSONResponse({"ready": is_ready, **figures}, status_code=200 if is_ready else 503)
 
 
-def _router(app: ASGIApp, routes: Sequence[BaseRoute], lifespan: Callable[[Any], Any]) -> Router:
-    """Serves the routes and the lifespan, and passes everything else on."""
-    return Router(routes, default=app, redirect_slashes=False, lifespan=lifespan)
-
-
 class _RequestScopeMiddleware:
     """ASGI middleware: takes the context variables of the request's task along in the scope."""
 
@@ -246,14 +240,30 @@ class _RequestScopeMiddleware:
         await self._app(capture_request_scope(scope) if scope["type"] == "http" else scope, receive, send)
 
 
-class _PathMiddleware:
-    """ASGI middleware: answers 404 outside the endpoint's paths, and closes websockets."""
+class _RouteMiddleware:
+    """ASGI middleware: serves the routes and the lifespan, and passes on requests at the endpoint's paths.
 
-    def __init__(self, app: ASGIApp, paths: tuple[str, ...] | None) -> None:
+    Answers 404 elsewhere, and closes websockets.
+    """
+
+    def __init__(
+        self, app: ASGIApp, routes: Sequence[BaseRoute], lifespan: Callable[[Any], Any], paths: tuple[str, ...] | None
+    ) -> None:
         self._app = app
         self._paths = paths
+        self.routes = tuple(routes)
+        self._router = Router(routes, default=self._endpoint, redirect_slashes=False, lifespan=lifespan)
+        taken = [{"type": "http", "method": "POST", "path": path, "headers": []} for path in paths or ()]
+        self._direct = frozenset(
+            str(scope["path"]) for scope in taken if all(route.matches(scope)[0] is Match.NONE for route in routes)
+        )
+        """The endpoint's paths that no route has."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_direct = scope["type"] == "http" and path_below_mount(scope) in self._direct
+        await (self._app if is_direct else self._router)(scope, receive, send)
+
+    async def _endpoint(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await WebSocketClose()(scope, receive, send)
         elif self._serves(path_below_mount(scope)):
@@ -285,13 +295,14 @@ class HostOriginMiddleware:
         await error_response(status, error)(scope, receive, send)
 
     def _problem(self, scope: Scope) -> tuple[int, InvalidRequest] | None:
-        headers = Headers(scope=scope)
         if (problem := self._size_problem(scope)) is not None:
             return problem
-        hosts = headers.getlist("host")
+        headers = scope["headers"]
+        hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) > 1:
             return _BAD_REQUEST, InvalidRequest("The request has two Host headers; nothing was run.")
-        host, origin = "".join(hosts).lower(), headers.get("origin", "").lower()
+        host = b"".join(hosts).decode("latin-1").lower()
+        origin = next((value for name, value in headers if name == b"origin"), b"").decode("latin-1").lower()
         # Health probes of a container use its address as the host; their responses hold nothing worth guarding.
         is_health = path_below_mount(scope) in HEALTH_PATHS
         if not is_health and not self._hosts.allows(host):

@@ -70,6 +70,10 @@ _WATCH_AFTER_S: Final = 0.1
 """How long a call runs, in seconds, before it is worth a task that watches for its client's disconnect."""
 
 
+_CANCEL_KEY: Final = "toolcrib.cancel"
+"""ASGI scope key: the cancel scope of a whole request, where something outside has one."""
+
+
 _BACKLOG: Final = 2048
 _ACCEPTED_AT_ONCE: Final = 64
 """Connections that asyncio accepts in one turn."""
@@ -287,17 +291,21 @@ async def _read_body(options: HttpOptions, scope: Scope, receive: Receive, send:
 
     The SDK would parse it whole, and log a traceback for each client that leaves.
     """
-    length = Headers(scope=scope).get("content-length", "")
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if length.isdigit() and int(length) > options.max_body_bytes:
         await error_response(413, body_too_large(options))(scope, receive, send)
         return None
     parts, meter = list[bytes](), Meter()
+    most = min(options.max_body_bytes, options.max_body_nodes)
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        parts.append(message.get("body", b""))
-        meter.add(parts[-1])
+        part: bytes = message.get("body", b"")
+        if not parts and not message.get("more_body") and len(part) <= most:
+            return part  # it cannot hold too many values
+        parts.append(part)
+        meter.add(part)
         if meter.size > options.max_body_bytes or meter.nodes > options.max_body_nodes:
             await error_response(413, body_too_large(options, meter.size))(scope, receive, send)
             return None
@@ -321,26 +329,34 @@ class _ReplayBody:
 
 async def _cancel_on_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request, and cancel it when its client disconnects. Watches only requests that take a while."""
+    shared: anyio.CancelScope | None = scope.get(_CANCEL_KEY)
+    if shared is None:
+        with anyio.CancelScope() as serving:
+            await _watched(app, scope, receive, send, serving)
+    else:
+        await _watched(app, scope, receive, send, shared)
+
+
+async def _watched(app: ASGIApp, scope: Scope, receive: Receive, send: Send, serving: anyio.CancelScope) -> None:
     loop = asyncio.get_running_loop()
     watch: asyncio.Task[None] | None = None
-    with anyio.CancelScope() as serving:
 
-        async def wait_for_disconnect() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            serving.cancel()
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        serving.cancel()
 
-        def start_watching() -> None:
-            nonlocal watch
-            watch = loop.create_task(wait_for_disconnect())
+    def start_watching() -> None:
+        nonlocal watch
+        watch = loop.create_task(wait_for_disconnect())
 
-        timer = loop.call_later(_WATCH_AFTER_S, start_watching)
-        try:
-            await app(scope, receive, send)
-        finally:
-            timer.cancel()
-            if watch is not None:
-                watch.cancel()
+    timer = loop.call_later(_WATCH_AFTER_S, start_watching)
+    try:
+        await app(scope, receive, send)
+    finally:
+        timer.cancel()
+        if watch is not None:
+            watch.cancel()
 
 
 # -- the process -----------------------------------------------------------------------------------------------------
@@ -380,7 +396,7 @@ class _InFlightRequests:
         with anyio.CancelScope() as running:
             self._scopes.add(running)
             try:
-                await self._app(scope, receive, send_tracked)
+                await self._app({**scope, _CANCEL_KEY: running}, receive, send_tracked)
             finally:
                 self._scopes.discard(running)
                 if self._idle is not None and not self._scopes:

@@ -53,6 +53,7 @@ _HEADER_MARK: Final = "x-mcp-header"
 _KEYS_BYTES: Final = 100
 """Bytes that the keys of a list entry take."""
 _KINDS: Final = tuple(BackendKind)
+_LISTED_MEMO: Final = "facade.listed"
 _GRACE_S: Final = 5.0
 """How long after the start a name collision stops the app, in seconds; later ones are logged."""
 
@@ -362,6 +363,16 @@ class ToolFacade:
 
     def _find_listed(self, view: View, ctx: Context, name: str) -> ResolvedTool | None:
         """The tool with exactly this public name."""
+        known = None if ctx.memo is None else ctx.memo.get(_LISTED_MEMO)
+        if known is not None and known[0] is view and known[1] == (self, name):
+            remembered: ResolvedTool | None = known[2]
+            return remembered
+        found = self._look_up_listed(view, ctx, name)
+        if ctx.memo is not None:
+            ctx.memo[_LISTED_MEMO] = (view, (self, name), found)
+        return found
+
+    def _look_up_listed(self, view: View, ctx: Context, name: str) -> ResolvedTool | None:
         if not self._options.prefix:
             tool = self._public_names(view, everything=self._everything(ctx)).tools.get(name)
             if tool is not None:
