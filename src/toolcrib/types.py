@@ -437,6 +437,8 @@ SHOW_ALL_META: Final = "toolcrib/showAll"
 SESSION_META: Final = "toolcrib/session"
 """The `_meta` key by which a client names its session if the protocol has none."""
 _MAX_HANDLE_CHARS: Final = 128
+LACKING_SCOPES: Final = "toolcrib.lacking_scopes"
+"""The key of `Context.memo` where a call leaves the scopes it lacked; absent if its caller cannot get more."""
 PATH_META: Final = "toolcrib/path"
 """The `_meta` key of the ids of the gateways that a request passed through, the first one first."""
 

@@ -19,6 +19,7 @@ from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import (
     ExecutionFailed,
     HandlerNotFound,
+    InsufficientScope,
     InvalidRequest,
     ServerUnavailable,
     ToolcribError,
@@ -28,7 +29,7 @@ from toolcrib.gateway.embedding import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merge_hits
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
-from toolcrib.gateway.policy import AllowAll, decide
+from toolcrib.gateway.policy import AllowAll, decide, lacking_scopes
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.sessions import Sessions
@@ -69,6 +70,7 @@ from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.tracing import TRACING
 from toolcrib.types import (
+    LACKING_SCOPES,
     PATH_META,
     Action,
     BackendKind,
@@ -432,11 +434,24 @@ class Gateway:
         """Return the arguments to send, if the caller may call the tool and its schema accepts them."""
         tool = found.tool
         if decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE:
+            self._check_step_up(ctx, tool)
             raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
         if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
             return dict(arguments)
         merged = merge_arguments(arguments, loose, tool.input_schema, tool=tool.id, known=found.schema.properties)
         return found.schema.accept(merged)
+
+    def _check_step_up(self, ctx: Context, tool: Tool) -> None:
+        """Raise `InsufficientScope` if the caller, who may see the tool, can get a token with which to call it."""
+        if ctx.memo is None or LACKING_SCOPES not in ctx.memo:
+            return
+        if lacking := lacking_scopes(self._policy, ctx.caller, tool):
+            ctx.memo[LACKING_SCOPES] = lacking
+            raise InsufficientScope(
+                f'A call of "{tool.id}" needs a scope that the access token lacks; nothing was run.',
+                hint=f"Log in again, and agree to: {', '.join(sorted(lacking))}.",
+                data={"scopes": sorted(lacking)},
+            )
 
     async def _record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
         """Record a complete result: in the session, its shape, and whether it has the promised structured content."""

@@ -77,6 +77,15 @@ def decide(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decisi
     return decision if by_group is Decision.ALLOW else by_group
 
 
+def lacking_scopes(policy: Policy, caller: Caller, tool: Tool) -> frozenset[str]:
+    """The scopes with which a caller might call a tool that it may only see; empty if the policy cannot say."""
+    current = policy.current if isinstance(policy, ReplaceablePolicy) else policy
+    if not isinstance(current, ByScopes):
+        return frozenset()
+    reason = current.explain(caller, tool, Action.CALL)
+    return reason.lacking if reason.seen else frozenset()
+
+
 class Patterns:
     """Shell-like patterns over canonical ids: `*`, `?` and `[abc]`; case matters.
 

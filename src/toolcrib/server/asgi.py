@@ -44,9 +44,11 @@ from toolcrib.providers.adapters import adapt
 from toolcrib.server.auth import (
     CALLER_KEY,
     CHALLENGE,
+    STEP_UP_KEY,
     HostRules,
     Identity,
     RequestAuthenticator,
+    StepUp,
     authenticator_routes,
     choose_authenticator,
     path_below_mount,
@@ -464,6 +466,10 @@ class AuthenticationMiddleware:
     async def _serve(self, identity: Identity, scope: Scope, receive: Receive, send: Send) -> None:
         caller = identity.caller
         known = {**scope, CALLER_KEY: caller, "user": sdk_user(caller)}
+        if identity.can_step_up and scope["method"] == "POST":
+            known[STEP_UP_KEY] = step_up = StepUp(caller)
+            await self._app(known, receive, self._stepping_up(step_up, scope, receive, send))
+            return
         if identity.expires is None or not _is_stream(scope):
             await self._app(known, receive, send)
             return
@@ -472,6 +478,21 @@ class AuthenticationMiddleware:
         with anyio.move_on_after(max(0.0, identity.expires - time.time())):
             await self._app(known, receive, response.send)
         await response.finish()
+
+    def _stepping_up(self, step_up: StepUp, scope: Scope, receive: Receive, send: Send) -> Send:
+        """ASGI `send` that answers 403 in place of a call that lacked scopes, if the response has not begun."""
+        begun = replaced = False
+
+        async def send_or_ask(message: Message) -> None:
+            nonlocal begun, replaced
+            if not begun and step_up.error is not None and self._authenticator is not None:
+                replaced = True
+                await forbidden(step_up.error, self._authenticator, scope)(scope, receive, send)
+            begun = True
+            if not replaced:
+                await send(message)
+
+        return send_or_ask
 
 
 def _is_stream(scope: Scope) -> bool:

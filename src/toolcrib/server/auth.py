@@ -31,6 +31,8 @@ from toolcrib.upstream.fleet import Logins
 CALLER_KEY: Final = "toolcrib.caller"
 """ASGI scope key under which authentication leaves the caller."""
 
+STEP_UP_KEY: Final = "toolcrib.step_up"
+"""ASGI scope key of the `StepUp` of a request."""
 NO_TOKEN: Final = "No bearer token."  # noqa: S105 - a message
 """The message of the error for a request without credentials."""
 CHALLENGE: Final = 'Bearer realm="toolcrib"'
@@ -203,6 +205,35 @@ class Credentials:
             return oauth.metadata(request.scope, request.path_params["path"], mount)
 
         return (Route(f"{METADATA_PATH}{{path:path}}", metadata, methods=["GET"]),)
+
+
+class StepUp:
+    """What a request lacked, for a client that can get a token with more scopes."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self.error: InsufficientScope | None = None
+
+    def ask(self, scopes: frozenset[str]) -> None:
+        """Have the request answered with these scopes, and with those that its token has, which a new one needs too."""
+        self.error = insufficient_scope(scopes | self._caller.scopes)
+
+
+def ask_for_scopes(request: Request | None, scopes: frozenset[str]) -> None:
+    """Have a request answered with the scopes that it lacks, if its client can get them."""
+    found = None if request is None else request.scope.get(STEP_UP_KEY)
+    if isinstance(found, StepUp):
+        found.ask(scopes)
+
+
+def insufficient_scope(scopes: Iterable[str]) -> InsufficientScope:
+    """The error for a token that needs all of these scopes."""
+    needed = sorted(set(scopes))
+    return InsufficientScope(
+        "The access token lacks a scope that is needed.",
+        hint=f"Log in again, and agree to: {', '.join(needed)}.",
+        data={"scopes": needed},
+    )
 
 
 def extra_paths(authenticator: Authenticator | None) -> Sequence[str]:

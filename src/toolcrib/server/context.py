@@ -24,10 +24,10 @@ from starlette.types import Scope
 from toolcrib.containment import isolate
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError, UpstreamError
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
-from toolcrib.server.auth import CALLER_KEY, sdk_caller
+from toolcrib.server.auth import CALLER_KEY, STEP_UP_KEY, sdk_caller
 from toolcrib.server.sdk_workarounds import connection_of, local_session
 from toolcrib.surfaces.reply import error_text
-from toolcrib.types import LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient, ToolResult
+from toolcrib.types import LACKING_SCOPES, LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient, ToolResult
 from toolcrib.upstream.forwarding import ANSWER_TIMEOUT_S
 from toolcrib.wire import CLIENT_CAPABILITIES, is_modern
 
@@ -82,7 +82,7 @@ def to_context(
         request_state=request_state,
         meta=_forwarded_meta(request),
         token=_bearer_token(http) if http is not None else "",
-        memo={},
+        memo={LACKING_SCOPES: frozenset()} if STEP_UP_KEY in scope else {},
     )
     return apply_scope(ctx, scope.get(_REQUEST_SCOPE_KEY))
 

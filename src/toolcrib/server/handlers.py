@@ -26,6 +26,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.resources.listing import DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
+from toolcrib.server.auth import ask_for_scopes
 from toolcrib.server.context import (
     IdleClient,
     RequestContext,
@@ -51,7 +52,7 @@ from toolcrib.server.tasks import TaskHandlers, has_tasks
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.reply import error_result
 from toolcrib.tracing import TRACING
-from toolcrib.types import PATH_META, Context, Object, ToolResult
+from toolcrib.types import LACKING_SCOPES, PATH_META, Context, Object, ToolResult
 from toolcrib.upstream.negotiation import TASKS_CAPABILITY
 from toolcrib.wire import VIA_KEY, document_to_wire, is_modern, result_to_wire
 
@@ -296,6 +297,8 @@ class ToolHandlers:
         http = request.request if is_modern(request.protocol_version) else None
         run = partial(self._run, name, arguments or {}, None if http is None else http.headers)
         result = await as_mcp_errors(self.run_call(ctx, run))
+        if result.is_error and ctx.memo and (lacking := ctx.memo.get(LACKING_SCOPES)):
+            ask_for_scopes(request.request, lacking)
         return await _result_in_steps(with_replica(request, result), request.protocol_version)
 
     async def _run(self, name: str, arguments: Object, headers: Mapping[str, str] | None, ctx: Context) -> ToolResult:

@@ -28,6 +28,7 @@ from toolcrib.server.auth import (
     HostRules,
     Identity,
     bearer_token,
+    insufficient_scope,
     is_loopback,
     path_below_mount,
 )
@@ -425,13 +426,3 @@ def _tenant(claims: Mapping[str, Any], options: IssuerOptions) -> str:
     if options.tenants and tenant not in options.tenants:
         raise NotAuthenticated("The access token is of a tenant that is not known here.")
     return tenant
-
-
-def insufficient_scope(scopes: Iterable[str]) -> InsufficientScope:
-    """The error for a token that needs all of these scopes."""
-    needed = sorted(set(scopes))
-    return InsufficientScope(
-        "The access token lacks a scope that is needed.",
-        hint=f"Log in again, and agree to: {', '.join(needed)}.",
-        data={"scopes": needed},
-    )

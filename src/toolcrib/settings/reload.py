@@ -26,7 +26,20 @@ _APPLIED: Final = frozenset(
         ("max_message_bytes",),
         ("http", "tokens"),
         ("http", "tokens_file"),
-        *(("auth", key) for key in ("issuers", "scopes", "algorithms", "leeway", "private_hosts", "api_keys")),
+        *(
+            ("auth", key)
+            for key in (
+                "issuers",
+                "scopes",
+                "step_up",
+                "algorithms",
+                "leeway",
+                "recheck",
+                "introspect",
+                "private_hosts",
+                "api_keys",
+            )
+        ),
         ("search", "keywords"),
         *(("timeouts", key) for key in ("start", "list", "call")),
     }
