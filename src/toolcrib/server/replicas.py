@@ -52,6 +52,8 @@ _OWNED_S: Final = 60.0
 """How long a process keeps a session that it took over from another, without a request of it, in seconds."""
 _FORWARDED: Final = "toolcrib-forwarded"
 """The header of a request that another process has passed on; it is not passed on again."""
+_MAX_OWNERS: Final = 3
+"""Processes that are tried for one request, each of which may just have ended."""
 _MAX_PARAMS: Final = 2048
 """Bytes of what a client says at the opening of a session, in its id."""
 _MAC_CHARS: Final = 32
@@ -328,14 +330,17 @@ class ReplicaEndpoint:
         if _FORWARDED in headers or (session is None and scope["method"] != "POST"):
             await self._endpoint(scope, receive, send)
             return
-        if session is not None and (url := await self._replicas.owner_of(session)) is None:
+        if session is not None and await self._replicas.owner_of(session) is None:
             await self._endpoint(scope, receive, send)
             return
         read = await self._read(receive) if scope["method"] == "POST" else _ReadBody(b"", [])
-        if session is None:
-            url = await self._replicas.asker_of(read.body)
-        if url is None or not read.is_whole or not await self._replicas.forward(url, scope, read.body, receive, send):
-            await self._endpoint(scope, read.again(receive), send)
+        for _ in range(_MAX_OWNERS if read.is_whole else 0):
+            asker = self._replicas.asker_of(read.body) if session is None else self._replicas.owner_of(session)
+            if (url := await asker) is None:
+                break
+            if await self._replicas.forward(url, scope, read.body, receive, send):
+                return
+        await self._endpoint(scope, read.again(receive), send)
 
     async def _read(self, receive: Receive) -> "_ReadBody":
         """Read the body, but no more than the endpoint accepts."""
