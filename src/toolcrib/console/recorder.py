@@ -118,7 +118,7 @@ class CallRecorder:
         self._wall = wall
         self._kept: deque[Recorded] = deque(maxlen=size)
         self._numbers = count(1)
-        self._minutes: OrderedDict[int, Counter[str]] = OrderedDict()
+        self.minute_counts: OrderedDict[int, Counter[str]] = OrderedDict()
         self._by_server: OrderedDict[int, Counter[tuple[str, bool]]] = OrderedDict()
         self.version = 0
         """Grows with each call and search."""
@@ -176,10 +176,10 @@ class CallRecorder:
 
     def _count(self, kept: Recorded, *kinds: str) -> None:
         self._kept.append(kept)
-        minute = self._minutes.setdefault(self._minute(), Counter())
+        minute = self.minute_counts.setdefault(self._minute(), Counter())
         minute.update(kind for kind in kinds if kind)
-        while len(self._minutes) > MINUTES:
-            self._minutes.popitem(last=False)
+        while len(self.minute_counts) > MINUTES:
+            self.minute_counts.popitem(last=False)
         self.version += 1
 
     def _minute(self) -> int:
@@ -210,7 +210,7 @@ class CallRecorder:
     def minutes(self) -> list[Minute]:
         """The last hour by minute, the present one last."""
         now = self._minute()
-        found = (self._minutes.get(minute, Counter()) for minute in range(now - MINUTES + 1, now + 1))
+        found = (self.minute_counts.get(minute, Counter()) for minute in range(now - MINUTES + 1, now + 1))
         return [Minute(one["calls"], one["errors"], one["searches"]) for one in found]
 
     def calls_by_namespace(self) -> dict[str, tuple[int, int]]:
