@@ -5,14 +5,18 @@ The suite runs this with the address of its server as the last argument, and jud
 
 import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import httpx2
 import mcp_types
 from mcp import Client, StdioServerParameters
 from mcp.client.context import ClientRequestContext
@@ -20,6 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 TIMEOUT_S: Final = 50.0
+_POLL_S: Final = 0.5
 _EXAMPLES: Final[dict[str, Any]] = {"integer": 0, "number": 0, "boolean": False, "object": {}, "array": []}
 
 Drive = Callable[[Client], Awaitable[None]]
@@ -97,15 +102,65 @@ SCENARIOS: Final[dict[str, Drive]] = {
     "json-schema-ref-no-deref": list_tools,
 }
 """The scenarios without authorization, and what the client does in each."""
+AUTHORIZATION: Final = "auth/"
+"""How the names of the others begin."""
+_CLIENT_METADATA: Final = "https://conformance-test.local/client-metadata.json"
+"""The address by which the suite knows its client, where it takes one."""
+_ADDRESS: Final = re.compile(rb"^(https?://\S+)$", re.MULTILINE)
+
+
+def auth_of(scenario: str) -> str | dict[str, Any]:
+    """The `auth` of the server's entry in a scenario."""
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    if scenario == "auth/basic-cimd":
+        return {"client_metadata_url": _CLIENT_METADATA}
+    if "client_id" in context and "client_secret" in context:
+        return {"client_id": context["client_id"], "client_secret": "${CLIENT_SECRET}"}
+    return "oauth"
+
+
+async def browse(url: str) -> None:
+    """Open a login page, whose authorization server consents at once, and follow it back."""
+    async with httpx2.AsyncClient(follow_redirects=True, trust_env=False, timeout=TIMEOUT_S) as browser:
+        await browser.get(url)
+
+
+async def log_in(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Run `toolcrib login` as a person would. Returns whether they are logged in."""
+    async with await anyio.open_process(
+        [*arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as process:
+        if process.stderr is None:
+            raise RuntimeError("its output is not to be had")
+        seen = b""
+        async for part in process.stderr:
+            sys.stderr.buffer.write(part)
+            seen += part
+            if found := _ADDRESS.search(seen):
+                seen = b""
+                await browse(found[1].decode())
+        return await process.wait() == 0
+
+
+async def use_tools(client: Client, log_in_again: Callable[[], Awaitable[bool]]) -> None:
+    """Call every tool. If the server has meanwhile moved to another authorization server, log in there first."""
+    listed = (await client.list_tools()).tools
+    if not listed and await log_in_again():
+        while not (listed := (await client.list_tools()).tools):  # noqa: ASYNC110 - another process has the login
+            await anyio.sleep(_POLL_S)
+    for tool in listed:
+        await _call(client, tool.name, _required_arguments(tool.input_schema))
 
 
 async def accept(
     context: ClientRequestContext,
     params: mcp_types.ElicitRequestParams,
 ) -> mcp_types.ElicitResult:
-    """Answer a form with its defaults, or with yes."""
-    schema = params.requested_schema if isinstance(params, mcp_types.ElicitRequestFormParams) else {}
-    properties = schema.get("properties", {})
+    """Answer a form with its defaults, or with yes; open an address."""
+    if isinstance(params, mcp_types.ElicitRequestURLParams):
+        await browse(params.url)
+        return mcp_types.ElicitResult(action="accept")
+    properties = params.requested_schema.get("properties", {})
     content = {name: field.get("default", True) for name, field in properties.items() if "default" in field}
     return mcp_types.ElicitResult(action="accept", content=content or {"confirmed": True})
 
@@ -123,17 +178,21 @@ async def drive(scenario: str, version: str, url: str) -> None:
     """Drive toolcrib in front of the server, with a client of the same era."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "toolcrib.json"
+        needs_login = scenario.startswith(AUTHORIZATION)
+        entry = {"url": url, "asks": True, **({"auth": auth_of(scenario)} if needs_login else {})}
         own = {"surfaces": ["direct"], "prefix": False}
-        config.write_text(json.dumps({"mcpServers": {"suite": {"url": url, "asks": True}}, "toolcrib": own}))
-        program = StdioServerParameters(
-            command=sys.executable,
-            args=["-m", "toolcrib", "serve", "--config", str(config)],
-            env={**os.environ, "XDG_STATE_HOME": folder},
-        )
+        config.write_text(json.dumps({"mcpServers": {"suite": entry}, "toolcrib": own}))
+        secret = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}")).get("client_secret", "")
+        env = {**os.environ, "XDG_STATE_HOME": folder, "CLIENT_SECRET": secret}
+        toolcrib = [sys.executable, "-m", "toolcrib"]
+        program = StdioServerParameters(command=toolcrib[0], args=[*toolcrib[1:], "serve", "-c", str(config)], env=env)
         mode = "auto" if version in MODERN_PROTOCOL_VERSIONS else "legacy"
         with anyio.fail_after(TIMEOUT_S):
+            again = partial(log_in, [*toolcrib, "login", "suite", "--no-browser", "-c", str(config)], env)
+            if needs_login and not await again():
+                return
             async with Client(program, mode=mode, elicitation_callback=accept, sampling_callback=sample) as client:
-                await SCENARIOS[scenario](client)
+                await (use_tools(client, again) if needs_login else SCENARIOS[scenario](client))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ _CLIENT_TIMEOUT_MS: Final = 60_000
 """For a client and the toolcrib that it starts, on a busy machine."""
 _HEADING: Final = re.compile(r"(Server|Client) scenarios")
 _ITEM: Final = re.compile(r"  - (\S+)$")
-_AUTHORIZATION: Final = "auth/"
 _INDEX: Final = "https://pypi.org/simple/mcp/"
 _JSON_INDEX: Final = "application/vnd.pypi.simple.v1+json"
 
@@ -55,7 +54,7 @@ class Suite:
         self._command = [str(node), str(program)]
 
     def scenarios(self, revision: str) -> dict[str, tuple[str, ...]]:
-        """The required scenarios of a revision, under `server` and `client`, without those for authorization."""
+        """The required scenarios of a revision, under `server` and `client`."""
         found: dict[str, list[str]] = {"server": [], "client": []}
         kind = ""
         for line in self._run("list", "--requirements", revision).splitlines():
@@ -63,7 +62,7 @@ class Suite:
                 kind = heading[1].lower()
             elif line and not line.startswith(" "):
                 kind = ""
-            elif kind and (item := _ITEM.match(line)) and not item[1].startswith(_AUTHORIZATION):
+            elif kind and (item := _ITEM.match(line)):
                 found[kind].append(item[1])
         if not all(found.values()):
             raise RuntimeError(f"the suite lists no scenarios for {revision}")
@@ -98,7 +97,7 @@ def _failed_checks(folder: str, scenario: str) -> tuple[str, ...]:
     checks = [
         check
         for path in Path(folder).rglob("checks.json")
-        if re.fullmatch(rf"(server-)?{re.escape(scenario)}-\d{{4}}-\d\d-\d\dT.*", path.parent.name)
+        if re.fullmatch(rf"(server-)?{re.escape(Path(scenario).name)}-\d{{4}}-\d\d-\d\dT.*", path.parent.name)
         for check in json.loads(path.read_text())
     ]
     if not any(check["status"] == "SUCCESS" for check in checks):

@@ -1,7 +1,11 @@
 """`toolcrib login`, `logout` and `logins`: logins of people at servers behind OAuth. Tokens are never printed."""
 # ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
+import asyncio
+import contextlib
+import os
 import sys
+import threading
 import time
 import webbrowser
 from collections.abc import AsyncIterator, Mapping
@@ -160,11 +164,29 @@ async def _read_pasted(service: Any, url: str) -> None:
     state = dict(parse_qsl(urlsplit(url).query)).get("state", "")
     if sys.stdin.isatty():
         echo_error("If the browser is on another machine, paste the address at which it ends here:")
-    while line := await anyio.to_thread.run_sync(sys.stdin.readline, _MAX_PASTED, abandon_on_cancel=True):
+    async for line in _lines_of_stdin():
         parameters = dict(parse_qsl(urlsplit(line.strip()).query))
         if parameters.get("state") == state and await service.deliver(parameters):
             return
         echo_error("That is not the address at which this login ends.")
+
+
+async def _lines_of_stdin() -> AsyncIterator[str]:
+    """Read lines in a thread that does not keep the process from ending while nothing is typed."""
+    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+
+    def read() -> None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            while chunk := os.read(sys.stdin.fileno(), _MAX_PASTED):
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            loop.call_soon_threadsafe(chunks.put_nowait, b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        *lines, rest = (rest + chunk)[-_MAX_PASTED:].split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
 
 
 async def _log_out(settings: Any, name: str, caller: Caller | None) -> bool:
@@ -192,7 +214,7 @@ def _row(login: Any) -> tuple[str, ...]:
 def _whose(login: Any) -> str:
     caller = import_module("toolcrib.upstream.login_vault").caller_of(login.principal)
     if caller is None:
-        return "everybody"
+        return "all callers"
     return f"{caller.tenant}/{caller.id}" if caller.tenant else str(caller.id)
 
 

@@ -152,8 +152,12 @@ class Logins(Protocol):
     async def wait_login(self, options: ServerOptions) -> None:
         """Wait for a shared login of the server that this process does not know yet."""
 
-    async def require(self, ctx: Context, options: ServerOptions, reason: str) -> ExecutionFailed:
-        """Return the error for a request that needs a login, begun for its caller if they may log in."""
+    async def require(
+        self, ctx: Context, options: ServerOptions, reason: str, *, shared: bool = False
+    ) -> ExecutionFailed:
+        """Return the error for a request that needs a login, begun for its caller if they may log in. With `shared`, it
+        is the one that lists the tools which is missing.
+        """
 
     async def wait_ended(self, ctx: Context, options: ServerOptions, timeout_s: float) -> None:
         """Wait until no login of the caller at the server is under way, for `timeout_s` seconds at most."""

@@ -84,13 +84,17 @@ _ERROR_TEXTS: Final = (
 )
 
 
-class LoginNeeded(httpx2.ConnectError):
-    """A request was not sent, or not accepted, because there is no login that allows it. Nothing ran."""
+class NoAccessToken(httpx2.ConnectError):
+    """A request was not sent because there is no access token for it."""
 
     def __init__(self, reason: str) -> None:
         """`reason` is one line without a full stop."""
         super().__init__(reason)
         self.reason = reason
+
+
+class LoginNeeded(NoAccessToken):
+    """A request was not sent, or not accepted, because there is no login that allows it. Nothing ran."""
 
 
 class AuthTransport(httpx2.AsyncBaseTransport):
@@ -508,7 +512,7 @@ def describe_transport_error(error: httpx2.TransportError) -> str:
     'the connection broke off'
     """
     for cause in _causes(error):
-        if isinstance(cause, LoginNeeded):
+        if isinstance(cause, NoAccessToken):
             return cause.reason
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {cause.verify_message}"

@@ -71,6 +71,10 @@ def login_command(login: StoredLogin) -> str:
     return shlex.join([*words, *(["--tenant", caller.tenant] if caller is not None and caller.tenant else [])])
 
 
+def _is_local(caller: Caller) -> bool:
+    return (caller.tenant, caller.id) == (LOCAL.tenant, LOCAL.id)
+
+
 def page(*, known: bool) -> str:
     """Return the page that a browser shows after a login."""
     return f"<!doctype html><title>toolcrib</title><p>{_PAGES[known]}</p>"
@@ -135,7 +139,8 @@ class LoginService:
         auth = options.auth
         if auth is None:
             return None
-        principal = principal_of(caller) if caller is not None and auth.for_each_caller else ""
+        has_own = caller is not None and auth.for_each_caller and not _is_local(caller)
+        principal = principal_of(caller) if caller is not None and has_own else ""
         place = login_key(options, principal)
         known, found = self._credentials.get(place, (None, None))
         if found is None or known != options:
@@ -198,19 +203,22 @@ class LoginService:
 
     # -- logins under way ------------------------------------------------------------------------------------------
 
-    async def require(self, ctx: Context, options: ServerOptions, reason: str) -> ExecutionFailed:
+    async def require(
+        self, ctx: Context, options: ServerOptions, reason: str, *, shared: bool = False
+    ) -> ExecutionFailed:
         """Return the error for a request that needs a login, begun for its caller if they may log in.
+
+        With `shared`, it is the one that lists the tools which is missing.
 
         A login that all callers share is for the operator: a caller of several would lend them their own account, or
         work in one that is not theirs without knowing.
         """
-        login = self.credentials(options, ctx.caller)
+        login = self.credentials(options, None if shared else ctx.caller)
         about: dict[str, Any] = {"server": options.name, "reason": reason}
         message = f'The server "{options.name}" is not available: {reason}.'
         if not isinstance(login, StoredLogin):
             return ServerUnavailable(message, hint="Nothing was run. Check its `auth` settings.", data=about)
-        is_local = (ctx.caller.tenant, ctx.caller.id) == (LOCAL.tenant, LOCAL.id)
-        if not is_local and (not login.principal or not self.options.public_url):
+        if not _is_local(ctx.caller) and (not login.principal or not self.options.public_url):
             hint = f"Nothing was run. The operator of this gateway can log in with `{login_command(login)}`."
             return LoginRequired(message, hint=hint, data=about)
         try:

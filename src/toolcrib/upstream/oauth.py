@@ -37,7 +37,14 @@ from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S, GuardedTransport, TrustedHosts
 from toolcrib.upstream.http import proxy_of, ssl_context
 from toolcrib.upstream.http_pool import AiohttpTransport
-from toolcrib.upstream.http_transport import VERSION_HEADER, LoginNeeded, describe_transport_error, same_origin
+from toolcrib.upstream.http_transport import (
+    SESSION_HEADER,
+    VERSION_HEADER,
+    LoginNeeded,
+    NoAccessToken,
+    describe_transport_error,
+    same_origin,
+)
 from toolcrib.upstream.login_vault import Login, LoginRejected, LoginVault, login_key
 from toolcrib.upstream.negotiation import CLIENT_INFO
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
@@ -47,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 _UNAUTHORIZED: Final = httpx2.codes.UNAUTHORIZED
 _FORBIDDEN: Final = httpx2.codes.FORBIDDEN
+_METHOD_HEADER: Final = "mcp-method"
 _MAX_ANSWERS: Final = 2
 """How many challenges of a server are answered for one request."""
 _REFRESH_TIMEOUT_S: Final = 15.0
@@ -142,7 +150,9 @@ def _challenge(request: httpx2.Request, response: httpx2.Response) -> Challenge 
     lacks_scope = (
         response.status_code == _FORBIDDEN and extract_field_from_www_auth(response, "error") == "insufficient_scope"
     )
-    if response.status_code != _UNAUTHORIZED and not lacks_scope:
+    # A server that does not know the probe may want every right for it.
+    is_probe = request.headers.get(_METHOD_HEADER) == "server/discover"
+    if response.status_code != _UNAUTHORIZED and (is_probe or not lacks_scope):
         return None
     header = response.headers.get("www-authenticate", "")[:_MAX_CHALLENGE]
     return Challenge(response.status_code, header, request.headers.get(VERSION_HEADER, ""))
@@ -152,17 +162,22 @@ async def first_challenge(options: ServerOptions) -> Challenge:
     """Return what the server answers to a request without a token, if it refuses it; else a challenge that says
     nothing. Raises `httpx2.TransportError`.
     """
-    headers = {"accept": "application/json, text/event-stream", VERSION_HEADER: LATEST_HANDSHAKE_VERSION}
-    params = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    url = httpx2.URL(options.url)
-    transport = AiohttpTransport(ssl_context(), proxy=proxy_of(url))
+    version = LATEST_HANDSHAKE_VERSION
+    headers = {"accept": "application/json, text/event-stream", VERSION_HEADER: version}
+    start = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
+    transport = AiohttpTransport(ssl_context(), proxy=proxy_of(httpx2.URL(options.url)))
     async with httpx2.AsyncClient(transport=transport, headers=options.headers, trust_env=False) as client:
-        request = client.build_request("POST", bare_url(options.url), json=message, headers=headers)
         with anyio.move_on_after(REQUEST_TIMEOUT_S):
-            response = await client.send(request, stream=True)
-            await response.aclose()
-            return _challenge(request, response) or Challenge()
+            # Some servers let everybody begin, and ask for a token when the tools are listed.
+            for method, params in (("initialize", start), ("tools/list", {})):
+                message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+                request = client.build_request("POST", bare_url(options.url), json=message, headers=headers)
+                response = await client.send(request, stream=True)
+                await response.aclose()
+                if (found := _challenge(request, response)) is not None:
+                    return found
+                if SESSION_HEADER in response.headers:
+                    headers[SESSION_HEADER] = response.headers[SESSION_HEADER]
     return Challenge()
 
 
@@ -438,7 +453,7 @@ class Credentials(ABC):
     @abstractmethod
     async def token(self) -> str | None:
         """Return a token that has not expired, refreshed if need be; None to try without. Raises `LoginNeeded`, and
-        `httpx2.ConnectError` if there should be one but cannot be now.
+        `NoAccessToken` if there should be one but cannot be now.
         """
 
     @abstractmethod
@@ -509,7 +524,7 @@ class StoredLogin(Credentials):
 
     async def current(self) -> Login | None:
         """Return the login as this process knows it, read from the vault if it has expired here. Raises
-        `httpx2.ConnectError` if the vault cannot be read.
+        `NoAccessToken` if the vault cannot be read.
         """
         login = self._login
         if self._loaded and login is not None and login.is_valid(time.time()) and not login.needs_refresh(time.time()):
@@ -521,7 +536,7 @@ class StoredLogin(Credentials):
         try:
             login = await self._vault.load(self.key)
         except (StateUnavailable, ToolcribError) as error:
-            raise httpx2.ConnectError(error.message.rstrip(".")) from error
+            raise NoAccessToken(error.message.rstrip(".")) from error
         self._loaded = True
         self._adopt(login)
         return login
@@ -532,18 +547,21 @@ class StoredLogin(Credentials):
             self.changed.set()
             self.changed = anyio.Event()
 
-    async def _refresh(self, login: Login) -> Login | None:
-        """Return the refreshed login; the same one if that failed and it is still valid."""
+    async def _refresh(self, login: Login, *, is_needed: bool = False) -> Login | None:
+        """Return the refreshed login; the same one if that failed and it is still valid, unless the server refused it.
+
+        Raises `LoginNeeded` and `NoAccessToken`.
+        """
         try:
             fresh = await self._vault.refresh(self.key, login, self._fetch)
         except LoginRejected as error:
             self._login = replace(login, problem=str(error))
             raise LoginNeeded(f"{_NOT_LOGGED_IN}: {error}") from error
         except (LoginFailed, ToolcribError) as error:
-            if login.is_valid(time.time()):
+            if login.is_valid(time.time()) and not is_needed:
                 return login
             reason = error.reason if isinstance(error, LoginFailed) else error.message.rstrip(".")
-            raise httpx2.ConnectError(f"its login could not be refreshed: {reason}") from error
+            raise NoAccessToken(f"its login could not be refreshed: {reason}") from error
         self._adopt(fresh)
         return fresh
 
@@ -566,7 +584,7 @@ class StoredLogin(Credentials):
                 return None
             can_refresh = login is not None and not login.problem and bool(login.refresh_token)
             if login is not None and can_refresh and used != self._rejected_after_refresh:
-                fresh = await self._refresh(login)
+                fresh = await self._refresh(login, is_needed=True)
                 if fresh is not None and fresh.access_token != used:
                     self._rejected_after_refresh = fresh.access_token
                     return fresh.access_token

@@ -282,7 +282,8 @@ class UpstreamServer(RemoteServer):
         Raises `ServerUnavailable`.
         """
         sessions = self._supervisor.sessions
-        if self._supervisor.connection is None and await self._supervisor.wait_connected() is None:
+        needs_shared = self._supervisor.connection is None and not sessions.are_independent
+        if needs_shared and await self._supervisor.wait_connected() is None:
             raise await self._not_connected(ctx)
         if not sessions.wants_own(ctx):
             return None
@@ -393,13 +394,13 @@ class UpstreamServer(RemoteServer):
 
     async def _not_connected(self, ctx: Context) -> ExecutionFailed:
         if self.status.state is ServerState.NEEDS_LOGIN:
-            return await self._login_required(ctx, self.status.reason)
+            return await self._login_required(ctx, self.status.reason, shared=True)
         return self._unavailable()
 
-    async def _login_required(self, ctx: Context, reason: str) -> ExecutionFailed:
-        return (
-            self._unavailable(reason) if self._logins is None else await self._logins.require(ctx, self.options, reason)
-        )
+    async def _login_required(self, ctx: Context, reason: str, *, shared: bool = False) -> ExecutionFailed:
+        if self._logins is None:
+            return self._unavailable(reason)
+        return await self._logins.require(ctx, self.options, reason, shared=shared)
 
     def _timeout(self, name: str) -> CallTimeout:
         return CallTimeout(

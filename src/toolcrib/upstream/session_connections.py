@@ -142,9 +142,14 @@ class SessionConnections:
         self._open_channel = open_channel
         self._group: anyio.abc.TaskGroup | None = None
         self._entries: dict[Hashable, _SessionConnection] = {}
-        self._modern = False
+        self._modern = self.are_independent
         self._older_fails_until = 0.0
-        self.rule = SessionRule("")
+        self.rule = session_rule(options, modern=False) if self.are_independent else SessionRule("")
+
+    @property
+    def are_independent(self) -> bool:
+        """Whether each caller's connection can be opened while there is no shared one: it has tokens of its own."""
+        return self._options.auth is not None and self._options.auth.for_each_caller
 
     def attach(self, *, modern: bool) -> None:
         """Take over what the shared connection speaks."""

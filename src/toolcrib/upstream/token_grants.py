@@ -23,6 +23,7 @@ from mcp.shared._httpx_utils import RedirectAwareAuth
 from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
+from toolcrib.upstream.http_transport import NoAccessToken
 from toolcrib.upstream.oauth import Challenge, Credentials, FlowRunner, KeptTokens, LoginFailed
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
@@ -75,7 +76,7 @@ class _FetchedToken(Credentials):
         try:
             await self._runner.run(self._flow(kept, challenge), challenge)
         except LoginFailed as error:
-            raise httpx2.ConnectError(f"no access token: {error.reason}") from error
+            raise NoAccessToken(f"no access token: {error.reason}") from error
         self._keep(kept.tokens)
         return self._token
 
@@ -134,7 +135,7 @@ class ExchangedToken(_FetchedToken):
         self._subject = token or self._subject
 
     async def token(self) -> str:
-        """Return a token for the caller's current one. Raises `httpx2.ConnectError` if there can be none."""
+        """Return a token for the caller's current one. Raises `NoAccessToken` if there can be none."""
         async with self._lock:
             known = self._known() if self._exchanged == _digest(self._subject) else None
             return known or await self._exchange()
@@ -145,11 +146,11 @@ class ExchangedToken(_FetchedToken):
 
     async def _exchange(self) -> str:
         if not self._subject:
-            raise httpx2.ConnectError(_NO_TOKEN)
+            raise NoAccessToken(_NO_TOKEN)
         self._exchanged = _digest(self._subject)
         found = await self._fetch(Challenge())
         if found is None:
-            raise httpx2.ConnectError("no access token: its authorization server gave none in exchange")
+            raise NoAccessToken("no access token: its authorization server gave none in exchange")
         return found
 
     def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:  # noqa: ARG002 - of the base class
@@ -191,13 +192,13 @@ class ForwardedToken(Credentials):
         self._subject = token or self._subject
 
     async def token(self) -> str | None:
-        """Return the caller's token; None where there is no caller. Raises `httpx2.ConnectError` for one that was not
+        """Return the caller's token; None where there is no caller. Raises `NoAccessToken` for one that was not
         issued for both.
         """
         if not self._subject:
             return None
         if not self._audience <= _audience_of(self._subject):
-            raise httpx2.ConnectError(f"{_NO_TOKEN}: its audience does not name both this gateway and the server")
+            raise NoAccessToken(f"{_NO_TOKEN}: its audience does not name both this gateway and the server")
         return self._subject
 
     async def answer(self, challenge: Challenge, used: str | None) -> str | None:  # noqa: ARG002 - of the base class
