@@ -90,3 +90,16 @@ def test_the_service_finds_what_is_installed_beside_it() -> None:
     text = (DEPLOY / "toolcrib.service").read_text(encoding="utf-8")
     (path,) = re.findall(r"^Environment=PATH=(.+)$", text, re.MULTILINE)
     assert path.split(":")[0] == str(Path(shlex.split(unit()["Service"]["ExecStart"])[0]).parent)
+
+
+def test_a_release_is_built_by_a_command_of_this_repository_and_needs_no_secret() -> None:
+    text = (DEPLOY.parent / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    commands = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    assert "make release" in commands
+    assert re.search(r"^release:", (DEPLOY.parent / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})} == {"pypi", "image"}
+    assert "secrets." not in text
+    (pushed,) = [step["with"] for step in jobs["image"]["steps"] if "build-push" in step.get("uses", "")]
+    assert (DEPLOY.parent / pushed["file"]).is_file()
+    assert any("cosign sign" in step.get("run", "") for step in jobs["image"]["steps"])

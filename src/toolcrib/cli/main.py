@@ -73,6 +73,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "lint": "trust",
         "state": _SETUP,
         "stats": _SETUP,
+        "service": "service",
         "audit": "audit",
         "tokens": "tokens",
         "can": "can",

@@ -1,0 +1,267 @@
+"""`toolcrib service`: run the gateway as a service of this user, from login to logout, with systemd or launchd."""
+# ruff: noqa: ARG001 - `debug` is read by `report_errors`
+
+import os
+import plistlib
+import shutil
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from toolcrib.cli.options import reports
+from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json
+from toolcrib.errors import SettingsError
+
+_NAME: Final = "toolcrib"
+_LABEL: Final = "dev.toolcrib.gateway"
+_TIMEOUT_S: Final = 60
+
+
+@click.command(short_help="Run the gateway as a service of this user.")
+@click.argument("action", type=click.Choice(("install", "uninstall", "status")))
+@click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file, instead of the default locations.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show the file of the service, and the commands.")
+@reports()
+def service(*, action: str, config: Path | None, dry_run: bool, as_json: bool, debug: bool) -> None:
+    """Install, remove or show a service that serves over HTTP while you are logged in.
+
+    install checks the settings, writes the file of the service, and starts it: a systemd user unit on Linux, a launchd
+    agent on macOS. The address is that of the settings, by default http://127.0.0.1:8000/mcp. The exit code of status
+    is 6 if the service does not run.
+    """
+    manager = _manager()
+    if action == "install":
+        command = (*_program(), "serve", "--http", "--config", str(_settings_file(config)))
+        manager.install(command, dry_run=dry_run)
+    elif action == "uninstall":
+        manager.uninstall(dry_run=dry_run)
+    elif not manager.show(as_json=as_json):
+        raise click.exceptions.Exit(ExitCode.SERVER)
+
+
+def _settings_file(config: Path | None) -> Path:
+    """The file that the service will read. Raises `SettingsError` if it cannot be used."""
+    from toolcrib.settings.loader import load_settings  # noqa: PLC0415 - for this action only
+
+    settings = load_settings(config)
+    if settings.http_problem:
+        raise SettingsError(
+            f"HTTP cannot be served: {settings.http_problem}.",
+            hint="A service does not have the variables of your shell: write them to the file that env_file names.",
+        )
+    assert settings.source is not None  # noqa: S101 - settings of a file have one
+    return settings.source.absolute()
+
+
+def _program() -> tuple[str, ...]:
+    """How the service starts this program; `uvx` keeps the environment of a single run only for a while."""
+    uvx = shutil.which("uvx")
+    if uvx is not None and "archive-v0" in Path(sys.prefix).parts:
+        return (uvx, _NAME)
+    return (sys.executable, "-m", "toolcrib")
+
+
+def _manager() -> "ServiceManager":
+    home = Path.home()
+    if sys.platform == "darwin":
+        return LaunchAgent(home / "Library" / "LaunchAgents" / f"{_LABEL}.plist", tool="launchctl")
+    if sys.platform.startswith("linux"):
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        return SystemdUnit(base / "systemd" / "user" / f"{_NAME}.service", tool="systemctl")
+    raise UsageError(
+        f"Services of a user can be installed on Linux and macOS, not on {sys.platform}.",
+        hint="Have your system start: toolcrib serve --http",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceManager(ABC):
+    """What starts programs for this user."""
+
+    file: Path
+    """Describes the service."""
+    tool: str
+
+    @abstractmethod
+    def describe(self, command: Sequence[str]) -> bytes:
+        """The content of the file for a service that runs this command."""
+
+    @abstractmethod
+    def starting(self) -> Sequence[Sequence[str]]:
+        """The commands that start the service, also again."""
+
+    def clearing(self) -> Sequence[Sequence[str]]:
+        """Commands that come first, and may fail."""
+        return ()
+
+    @abstractmethod
+    def stopping(self) -> Sequence[Sequence[str]]:
+        """The commands that stop it for good."""
+
+    @abstractmethod
+    def probe(self) -> Sequence[str]:
+        """A command that succeeds while the service runs."""
+
+    def install(self, command: Sequence[str], *, dry_run: bool) -> None:
+        """Write the file and start the service. Raises `SettingsError` if the system cannot run it."""
+        content = self.describe(command)
+        if dry_run:
+            echo(f"{self.file}:\n\n{content.decode()}")
+            for words in self.starting():
+                echo(f"would run: {' '.join(words)}")
+            return
+        self._require_tool()
+        before = self.file.read_bytes() if self.file.is_file() else None
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_bytes(content)
+        for words in self.clearing():
+            _finish(words)
+        try:
+            for words in self.starting():
+                self._run(words)
+        except SettingsError:
+            if before is None:
+                self.file.unlink()
+            else:
+                self.file.write_bytes(before)
+            raise
+        echo(f"Installed {self.file}; it runs. toolcrib service status shows whether it still does.")
+
+    def uninstall(self, *, dry_run: bool) -> None:
+        """Stop the service and remove the file."""
+        if not self.file.is_file():
+            echo("No service is installed.")
+            return
+        for words in self.stopping():
+            if dry_run:
+                echo(f"would run: {' '.join(words)}")
+            else:
+                self._require_tool()
+                self._run(words)
+        if dry_run:
+            echo(f"would remove {self.file}")
+            return
+        self.file.unlink()
+        echo(f"Removed {self.file}.")
+
+    def show(self, *, as_json: bool) -> bool:
+        """Print whether the service is installed and runs; whether it runs."""
+        installed, runs = self.file.is_file(), False
+        if installed and shutil.which(self.tool) is not None:
+            runs = _finish(self.probe()).returncode == 0
+        if as_json:
+            echo_json({"file": str(self.file), "installed": installed, "running": runs})
+        elif not installed:
+            echo("No service is installed.")
+        else:
+            echo(f"{self.file}: {'runs' if runs else 'does not run'}")
+        return runs
+
+    def _require_tool(self) -> None:
+        if shutil.which(self.tool) is None:
+            raise SettingsError(
+                f"This machine has no {self.tool}, which would start the service.",
+                hint="Have your system start: toolcrib serve --http. --dry-run shows the file of the service.",
+            )
+
+    def _run(self, words: Sequence[str]) -> None:
+        done = _finish(words)
+        if done.returncode:
+            said = " ".join(done.stderr.split())[:300]
+            raise SettingsError(
+                f"{' '.join(words)} failed{f': {said}' if said else ''}.",
+                hint="Services of a user need a login session; on a server, use deploy/toolcrib.service instead.",
+            )
+
+
+class SystemdUnit(ServiceManager):
+    """A unit of `systemd --user`."""
+
+    def describe(self, command: Sequence[str]) -> bytes:
+        """A unit that is restarted if it fails, and read again by `systemctl --user reload`."""
+        lines = [
+            *("[Unit]", "Description=toolcrib, an MCP gateway", ""),
+            *("[Service]", f"ExecStart={' '.join(map(_quoted, command))}", "ExecReload=/bin/kill -HUP $MAINPID"),
+            *(f"Environment={_quoted('PATH=' + os.environ.get('PATH', os.defpath))}", "Restart=on-failure"),
+            *("TimeoutStopSec=10", "NoNewPrivileges=true", ""),
+            *("[Install]", "WantedBy=default.target", ""),
+        ]
+        return "\n".join(lines).encode()
+
+    def starting(self) -> Sequence[Sequence[str]]:
+        """Read the units again, enable this one, and start it with the new file."""
+        user = ("systemctl", "--user")
+        return [(*user, "daemon-reload"), (*user, "enable", _NAME), (*user, "restart", _NAME)]
+
+    def stopping(self) -> Sequence[Sequence[str]]:
+        """Stop it, and do not start it at the next login."""
+        return [("systemctl", "--user", "disable", "--now", _NAME)]
+
+    def probe(self) -> Sequence[str]:
+        """Whether systemd calls it active."""
+        return ("systemctl", "--user", "is-active", "--quiet", _NAME)
+
+
+class LaunchAgent(ServiceManager):
+    """An agent of launchd."""
+
+    def describe(self, command: Sequence[str]) -> bytes:
+        """An agent that is started at login, and again if it fails."""
+        log = Path.home() / "Library" / "Logs" / "toolcrib.log"
+        return plistlib.dumps(
+            {
+                "Label": _LABEL,
+                "ProgramArguments": list(command),
+                "EnvironmentVariables": {"PATH": os.environ.get("PATH", os.defpath)},
+                "RunAtLoad": True,
+                "KeepAlive": {"SuccessfulExit": False},
+                "StandardErrorPath": str(log),
+            }
+        )
+
+    def starting(self) -> Sequence[Sequence[str]]:
+        """Load the agent, which starts it."""
+        return [("launchctl", "load", "-w", str(self.file))]
+
+    def clearing(self) -> Sequence[Sequence[str]]:
+        """Forget an agent of that file that is loaded already, which would go on as it was."""
+        return [("launchctl", "unload", str(self.file))]
+
+    def stopping(self) -> Sequence[Sequence[str]]:
+        """Stop it, and forget it."""
+        return [("launchctl", "unload", "-w", str(self.file))]
+
+    def probe(self) -> Sequence[str]:
+        """Whether launchd knows it."""
+        return ("launchctl", "list", _LABEL)
+
+
+def _quoted(word: str) -> str:
+    r"""A word as systemd reads it.
+
+    >>> _quoted("/home/ann/100 % sure")
+    '"/home/ann/100 %% sure"'
+    >>> _quoted("/usr/bin/python")
+    '/usr/bin/python'
+    """
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return text if text == word and not any(char.isspace() or char in "';" for char in word) else f'"{text}"'
+
+
+def _finish(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - the words are ours
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 1, "", f"it did not end within {_TIMEOUT_S} s")
