@@ -130,7 +130,7 @@ def test_what_cannot_be_served_is_said_before_anything_is_written(
     assert not unit_of(tmp_path / "home").exists()
 
 
-def test_a_system_without_services_of_a_user_is_told_what_to_start(
+def test_a_system_without_services_of_a_user_is_named_with_what_to_start(
     command: Command, config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
