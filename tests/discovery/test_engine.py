@@ -23,6 +23,13 @@ def make(*tools: Any, **more: Any) -> ToolSearchEngine[Any]:
     return engine
 
 
+def test_a_least_score_that_no_hit_can_have_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="min_score is 5, but the scores of 'hybrid' are at most 1"):
+        make().search("add", min_score=5)
+    first = make({"name": "normal_cdf"}, scorer="points").search("normal_cdf", min_score=5)[0]
+    assert (first.score, "whole_name:'normal cdf'" in first.match_reasons) == (30.0, True)
+
+
 def test_recorded_requests_lead_to_the_tool_that_was_used_and_can_be_saved() -> None:
     engine = make(*DICTS, past=PastRequests())
     assert [found.name for found in engine.search("zyzzyva tonight")] == []

@@ -288,6 +288,36 @@ async def test_hints_do_not_mention_search_if_every_tool_is_listed() -> None:
         assert missing.value.hint == "Search for a tool by what it does."
 
 
+async def test_clients_that_list_every_tool_can_still_call_the_meta_tools() -> None:
+    everything = replace(ME, show_all=True)
+    async with running(FakeSource(provider("git", "log"))) as gateway:
+        facade = make_facade(gateway, SurfaceOptions())
+        assert [entry.tool.name for entry in (await facade.page(everything)).items] == ["log"]
+        found = await facade.call(everything, "tool_search", {"query": "log"})
+        assert "git:log" in found.text
+        assert not (await facade.call(everything, "execute_tool", {"name": "git:log"})).is_error
+        assert await facade.has_tool(everything, "execute_tool")
+
+
+async def test_a_tool_with_the_name_of_a_meta_tool_is_called_by_clients_that_list_every_tool() -> None:
+    own = FakeProvider([Tool(name="tool_search")], status=ready("own", tools=1))
+    async with running(FakeSource(own)) as gateway:
+        facade = make_facade(gateway, SurfaceOptions())
+        await facade.call(replace(ME, show_all=True), "tool_search", {})
+        assert len(own.calls) == 1
+        await facade.call(ME, "tool_search", {"query": "log"})
+        assert len(own.calls) == 1
+
+
+async def test_agents_learn_that_a_connected_server_offers_nothing() -> None:
+    empty = FakeProvider([], status=ready("empty", reason="connected, but it offers no tools"))
+    async with running(FakeSource(provider("git", "log"), empty)) as gateway:
+        facade = make_facade(gateway, SurfaceOptions())
+        found = await facade.call(ME, "tool_search", {"query": "delete a customer"})
+        assert "Server empty is connected, but it offers no tools" in found.text
+        assert "empty (no tools)" in await facade.instructions(ME)
+
+
 async def test_an_always_visible_tool_keeps_its_bare_name_beside_an_unlisted_namesake() -> None:
     options = SurfaceOptions(prefix=False, always_visible=("git:status",))
     aaa, git = provider("aaa", "status"), provider("git", "status")

@@ -40,13 +40,13 @@ def unavailable_servers(servers: Iterable[ServerStatus], filters: Filters) -> tu
 
 
 def has_problem(status: ServerStatus) -> bool:
-    """Whether a user of the server should know its state: its tools are missing or stale.
+    """Whether a user of the server should know its state: its tools are missing or stale, or it offers none.
 
     A server that is not connected, but whose tools are known from an earlier run, has none.
     """
     if status.state is ServerState.IDLE or (status.is_connecting and status.cached):
         return status.stale
-    return status.state is not ServerState.READY or status.stale
+    return status.state is not ServerState.READY or status.stale or bool(status.reason)
 
 
 def namespace_counts(view: View) -> Mapping[str, int]:
@@ -196,9 +196,13 @@ def describe_state(status: ServerStatus) -> str:
 
     >>> describe_state(ServerStatus(name="git", state=ServerState.FAILED, since=0, reason="exited with code 1"))
     'has failed: exited with code 1'
+    >>> describe_state(ServerStatus(name="git", state=ServerState.READY, since=0, reason="connected, but it is empty"))
+    'is connected, but it is empty'
     """
     words = _STATE_PHRASES[status.state]
     parts = [f"{words}: {status.reason}" if status.reason else words]
+    if status.state is ServerState.READY and status.reason:
+        parts = [f"is {status.reason}"]
     if status.stale:
         parts.append(
             "its last known tools are listed" if status.as_of is None else f"its tools are {_age(status.as_of)}"

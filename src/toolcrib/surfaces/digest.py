@@ -114,7 +114,8 @@ def _notes(view: View, statuses: Sequence[ServerStatus]) -> tuple[_Note, ...]:
 
 def _note(status: ServerStatus) -> _Note:
     info = status.info
-    state = str(status.state) if has_problem(status) else "" if status.tools else _NO_TOOLS
+    is_shown = has_problem(status) and status.state is not ServerState.READY
+    state = str(status.state) if is_shown else "" if status.tools else _NO_TOOLS
     about = tuple(filter(None, (info.title, info.description, info.instructions)))
     return _Note(namespace_of(status), "" if status.is_missing else state, about)
 

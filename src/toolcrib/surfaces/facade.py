@@ -307,8 +307,8 @@ class ToolFacade:
 
         A meta-tool returns its errors as results; calling another tool raises them.
         """
-        handler = None if ctx.show_all else self._handlers.get(name)
-        if handler is not None:
+        handler = self._handlers.get(name)
+        if handler is not None and not await self._is_replaced(ctx, name):
             try:
                 return await handler(ctx, arguments)
             except ToolcribError as error:
@@ -327,7 +327,7 @@ class ToolFacade:
 
     async def has_tool(self, ctx: Context, name: str) -> bool:
         """Whether a meta-tool, or a tool of the caller, has exactly this public name."""
-        if not ctx.show_all and name in self._handlers:
+        if name in self._handlers:
             return True
         view = await self._gateway.view(ctx)
         return (
@@ -336,7 +336,7 @@ class ToolFacade:
 
     async def task_tool(self, ctx: Context, name: str) -> ResolvedTool | None:
         """The tool with this public name, if a call of it can run as a task."""
-        if not ctx.show_all and name in self._handlers:
+        if name in self._handlers and not await self._is_replaced(ctx, name):
             return None
         found = self._find_listed(await self._gateway.view(ctx), ctx, name)
         return found if found is not None and takes_tasks(found) else None
@@ -356,6 +356,10 @@ class ToolFacade:
             return None
         schema = found.tool.input_schema
         return schema if view.memoized(("headers", found.tool.key), lambda _: _HEADER_MARK in str(schema)) else None
+
+    async def _is_replaced(self, ctx: Context, name: str) -> bool:
+        """Whether a tool has the public name of a meta-tool, which clients that list every tool by name then get."""
+        return ctx.show_all and self._find_listed(await self._gateway.view(ctx), ctx, name) is not None
 
     async def _find(self, ctx: Context, name: str) -> ResolvedTool:
         found = self._find_listed(await self._gateway.view(ctx), ctx, name)
