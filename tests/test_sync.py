@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,15 @@ def test_providers_of_the_surrounding_code_are_seen() -> None:
         assert tools.call("inbox", folder="new").data == {"tool": "inbox", "arguments": {"folder": "new"}}
 
 
-def test_an_interrupt_cancels_the_call_and_leaves_the_app_usable() -> None:
+@pytest.fixture
+def default_interrupt() -> Iterator[None]:
+    """Interrupts raise, also where the tests were started in the background, whose programs ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_cancels_the_call_and_leaves_the_app_usable(default_interrupt: None) -> None:
     app, cancelled = shop(), threading.Event()
     main = threading.main_thread().ident
     assert main is not None

@@ -84,7 +84,8 @@ async def test_a_hook_that_asks_a_model_describes_tools(block: str, monkeypatch:
 
 
 @pytest.mark.parametrize("block", [*blocks("toml")])
-def test_a_toml_block_is_a_configuration(block: str, tmp_path: Path) -> None:
+def test_a_toml_block_is_a_configuration(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUDIT_KEY", "a key of more than sixteen characters")
     path = tmp_path / "toolcrib.toml"
     path.write_text(block)
     (tmp_path / "keywords.toml").touch()

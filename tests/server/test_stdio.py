@@ -29,6 +29,10 @@ OPENING = {
 }
 
 
+WHOLE = {"toolcrib/wholeResult": True}
+"""In `_meta`: the result itself, however large it is."""
+
+
 def request(number: int, method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
@@ -237,7 +241,7 @@ async def test_a_large_result_arrives_whole_through_a_slow_pipe() -> None:
     async with serving(large) as peer:
         os.set_blocking(peer._read_fd, False)
         await peer.open()
-        peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}))
+        peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}, _meta=WHOLE))
         assert len((await peer.receive())["result"]["content"][0]["text"]) == 2_000_000
         peer.to_server.feed_eof()
 
@@ -312,7 +316,7 @@ async def test_a_large_result_is_written_in_parts_and_arrives_whole(monkeypatch:
     monkeypatch.setattr(os, "write", noted)
     async with serving(large) as peer:
         await peer.open()
-        peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}))
+        peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}, _meta=WHOLE))
         assert (await peer.receive())["result"]["content"][0]["text"] == text
         peer.to_server.feed_eof()
     assert max(sizes) <= 2**18
