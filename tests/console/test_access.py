@@ -1,6 +1,7 @@
 """The console lets in the people of the settings, checks where changes come from, and gives other sites nothing."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import anyio
 import httpx2
 import pytest
 from tests.console.support import ADDRESS, AGENT, PERSON, TOKENS, Browser, console_app
+from tests.contract.test_stores import Clock, JsonStore
 
 from toolcrib.app import App
 from toolcrib.console.app import SECURITY_HEADERS
@@ -46,6 +48,27 @@ async def test_with_tokens_a_page_asks_to_sign_in_and_comes_back() -> None:
         assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/servers/x?y=1")
         assert PERSON not in signed_in.headers["set-cookie"]
         assert "ann" in await browser.load("/")
+
+
+async def test_a_person_has_every_right_of_the_access_token_that_they_signed_in_with() -> None:
+    person = Caller(
+        id="ann",
+        tenant="acme",
+        issuer="https://login.example",
+        scopes=frozenset({"console"}),
+        roles=frozenset({"editor"}),
+        groups=frozenset({"eng"}),
+    )
+
+    class Login:
+        async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+            return person
+
+    sessions = ConsoleSessions(JsonStore(Clock()), Login(), "console", only_tokens=False)
+    cookie, _ = await sessions.sign_in("any token")
+    found = await sessions.find(cookie)
+    assert found is not None
+    assert found.caller == person
 
 
 @pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example"])

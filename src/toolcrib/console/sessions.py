@@ -43,7 +43,8 @@ class ConsoleSession:
 def _encode(session: ConsoleSession) -> JSON:
     caller = session.caller
     return {
-        "caller": [caller.id, caller.tenant, sorted(caller.scopes)],
+        "caller": [caller.id, caller.tenant, caller.issuer],
+        "claims": [sorted(caller.scopes), sorted(caller.roles), sorted(caller.groups)],
         "key": session.key,
         "csrf": session.csrf,
         "tokens": session.tokens,
@@ -52,10 +53,11 @@ def _encode(session: ConsoleSession) -> JSON:
 
 def _decode(value: JSON) -> ConsoleSession:
     try:
-        name, tenant, scopes = value["caller"]
-        caller = Caller(id=name, tenant=tenant, scopes=frozenset(scopes))
+        name, tenant, issuer = value["caller"]
+        scopes, roles, groups = map(frozenset, value["claims"])
+        caller = Caller(id=name, tenant=tenant, issuer=issuer, scopes=scopes, roles=roles, groups=groups)
         return ConsoleSession(key=value["key"], caller=caller, csrf=value["csrf"], tokens=value["tokens"])
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise ValueError("not a session") from error
 
 

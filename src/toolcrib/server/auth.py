@@ -301,7 +301,7 @@ def _caller_of_token(token: AccessToken) -> Caller | None:
     client, issuer, subject = principal_components(token)
     scopes = frozenset(token.scopes)
     if subject and issuer:
-        return Caller(id=subject, tenant=issuer, scopes=scopes)
+        return Caller(id=subject, tenant=issuer, scopes=scopes, issuer=issuer)
     if subject and subject != client:
         return Caller(id=f"{_escape(client)}/{_escape(subject)}", tenant=issuer, scopes=scopes)
     return Caller(id=_escape(client), tenant=issuer, scopes=scopes) if client else None
