@@ -23,8 +23,9 @@ from toolcrib.settings.connections import (
     program,
 )
 from toolcrib.settings.document import dotted, read_text
-from toolcrib.settings.env import display_path, user_folder
+from toolcrib.settings.env import user_folder
 from toolcrib.settings.imports import FoundServer, ImportPlan, PlannedServer, plan_import, read_servers
+from toolcrib.settings.servers import shown_path
 
 _PROJECT_FILE: Final = "toolcrib.json"
 
@@ -171,11 +172,6 @@ def own_file(config: Path | None, *, project: bool = False) -> Path:
     folder = user_folder(os.environ)
     toml = folder / "config.toml"
     return toml if toml.is_file() else folder / "config.json"
-
-
-def shown_path(path: Path) -> str:
-    """The path as messages show it."""
-    return display_path(path, Path.cwd())
 
 
 def _agreed(*, dry_run: bool, yes: bool, as_json: bool) -> bool:

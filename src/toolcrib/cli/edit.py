@@ -1,35 +1,21 @@
 """Add, remove, enable and disable servers of a settings file; comments and order of the rest stay as they are."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from toolcrib.cli.clients import own_file, shown_path
+from toolcrib.cli.clients import own_file
 from toolcrib.cli.output import UsageError, echo, echo_json, pluralize
 from toolcrib.errors import SettingsError
-from toolcrib.names import nearest
 from toolcrib.settings import document
-from toolcrib.settings.clients import ANY_CLIENT, excluded_by, identify
-from toolcrib.settings.document import FieldPath, Problems, SettingsFile
-from toolcrib.settings.edits import add_entry, remove_entry
-from toolcrib.settings.entries import namespace_of, server_entries
+from toolcrib.settings.clients import ANY_CLIENT
+from toolcrib.settings.document import FieldPath, SettingsFile
+from toolcrib.settings.entries import namespace_of
 from toolcrib.settings.imports import TABLE, FoundServer, plan_import, write_atomically
 from toolcrib.settings.loader import find_settings_file
-
-_SWITCHES: Final = (("enabled", True), ("isActive", True), ("disabled", False))
-"""The keys that turn an entry on and off, with their value where it is on."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A server's entry in a file."""
-
-    at: FieldPath
-    name: str
-    entry: Mapping[str, Any]
+from toolcrib.settings.servers import changed_text, server_places, shown_path
 
 
 def add_server(
@@ -54,7 +40,7 @@ def add_server(
         raise UsageError(f'"{name}" cannot be the name of a server.', hint="Leave out colons and control characters.")
     file = _file(config)
     read = document.read_file(file, shown_path(file)) if file.exists() else None
-    if read is not None and any(place.name == name for place in _places(read)):
+    if read is not None and any(place.name == name for place in server_places(read)):
         raise SettingsError(f"{shown_path(file)} has a server {name} already", hint=f"First: toolcrib remove {name}")
     entry: dict[str, Any] = {"url": url} if url is not None else {"command": words[0], "args": list(words[1:])}
     entry |= {"env": dict(map(_variable, variables))} if variables else {}
@@ -75,31 +61,14 @@ def add_server(
 def remove_server(name: str, config: Path | None, *, dry_run: bool, as_json: bool) -> None:
     """Remove a server's entry from the settings file."""
     file = _existing_file(config)
-    read, place = _find(file, name)
-    text = _text(file)
-    _write(file, text, remove_entry(text, read.syntax, place.at), "Removed", name, dry_run=dry_run, as_json=as_json)
+    _write(file, *changed_text(file, name, "remove"), "Removed", name, dry_run=dry_run, as_json=as_json)
 
 
 def switch_server(name: str, config: Path | None, *, on: bool, dry_run: bool, as_json: bool) -> None:
     """Enable or disable a server in the settings file."""
     file = _existing_file(config)
-    read, place = _find(file, name)
-    client = identify(file, read.value, read.syntax) or ANY_CLIENT
-    if where := excluded_by(client, read.value, place.name, str(Path.cwd())):
-        raise SettingsError(f"{where} leaves {name} out", hint="Change it there.")
-    text = before = _text(file)
-    for key, value_when_on in _SWITCHES:
-        if key in place.entry and place.entry[key] is not (value_when_on == on):
-            text = remove_entry(text, read.syntax, (*place.at, key))
-            if key != "disabled":
-                text = add_entry(text, read.syntax, place.at, key, value_when_on == on)
-    if (
-        not on
-        and not any(key in place.entry for key in ("enabled", "isActive"))
-        and place.entry.get("disabled") is not True
-    ):
-        text = add_entry(text, read.syntax, place.at, "disabled", value=True)
-    _write(file, before, text, "Enabled" if on else "Disabled", name, dry_run=dry_run, as_json=as_json)
+    before, after = changed_text(file, name, "enable" if on else "disable")
+    _write(file, before, after, "Enabled" if on else "Disabled", name, dry_run=dry_run, as_json=as_json)
 
 
 def _variable(given: str) -> tuple[str, str]:
@@ -131,34 +100,10 @@ def _existing_file(config: Path | None) -> Path:
     return config.expanduser() if config is not None else find_settings_file(os.environ, Path.cwd())
 
 
-def _text(file: Path) -> str:
-    return document.read_text(file, shown_path(file))
-
-
-def _places(read: SettingsFile) -> list[_Place]:
-    value = read.value if isinstance(read.value, dict) else {}
-    found = server_entries(value, Path.cwd(), Problems(read))
-    return [_Place(at, namespace_of(key), entry) for at, key, entry in found if isinstance(entry, dict)]
-
-
 def _table(read: SettingsFile | None) -> FieldPath:
     """Where the file holds its servers."""
-    places = [] if read is None else _places(read)
+    places = [] if read is None else server_places(read)
     return next((place.at[:-1] for place in places if isinstance(place.at[-1], str)), TABLE)
-
-
-def _find(file: Path, name: str) -> tuple[SettingsFile, _Place]:
-    read = document.read_file(file, shown_path(file))
-    places = _places(read)
-    for place in places:
-        if place.name == name:
-            return read, place
-    known = [place.name for place in places]
-    raise SettingsError(
-        f"{shown_path(file)} has no server {name}",
-        hint=f"It has {', '.join(known)}." if known else "It has none.",
-        suggestions=nearest(name, known),
-    )
 
 
 def _write(file: Path, before: str, after: str, done: str, name: str, *, dry_run: bool, as_json: bool) -> None:

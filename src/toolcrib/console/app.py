@@ -144,6 +144,7 @@ class Console(AsgiApp):
         gets: dict[str, Handler] = {
             "/": overview.show,
             "/servers/{name:path}": overview.show_server,
+            "/change/{name:path}": overview.show_change,
             "/search": playground.show,
             "/tools": tools.show,
             "/tools/{id:path}": tools.show_tool,

@@ -1,14 +1,20 @@
 """The overview: servers by state, what agents carry, how many calls there are, what went wrong; and a page a server."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import Final, get_args
+
+import anyio.to_thread
 
 from toolcrib.console.pages import ConsolePage, ConsoleParts, Visit
 from toolcrib.console.recorder import RecordedCall
-from toolcrib.errors import NotFound
+from toolcrib.errors import NotFound, SettingsError
 from toolcrib.gateway.visibility import namespace_of
+from toolcrib.settings.document import read_file
+from toolcrib.settings.servers import Change, server_places, shown_difference
 from toolcrib.types import ServerState, ServerStatus
 
 _RECENT: Final = 8
@@ -78,6 +84,7 @@ async def show(visit: Visit) -> ConsolePage:
         "recent": calls[:_RECENT],
         "failures": [one for one in calls if one.failed][:_RECENT],
         "warnings": parts.settings().warnings,
+        "disabled": await anyio.to_thread.run_sync(_disabled, parts.settings().source),
         "source": parts.settings().source,
     }
     return ConsolePage("overview.html", values)
@@ -98,8 +105,10 @@ async def show_server(visit: Visit) -> ConsolePage:
     namespace = namespace_of(row.status)
     view = await visit.parts.gateway.view(visit.context())
     tools = [tool for tool in view.tools() if tool.namespace == namespace]
+    own = {server.name for server in visit.parts.settings().servers}
     values = {
         "title": name,
+        "can_change": visit.parts.settings().source is not None and name in own,
         "row": row,
         "status": row.status,
         "namespace": namespace,
@@ -107,3 +116,38 @@ async def show_server(visit: Visit) -> ConsolePage:
         "more_tools": len(tools) - _MAX_ROWS,
     }
     return ConsolePage("server.html", values)
+
+
+# -- changes ---------------------------------------------------------------------------------------------------------
+
+
+async def show_change(visit: Visit) -> ConsolePage:
+    """What a change of a server would do to the settings file, and the command that makes it. Changes nothing.
+
+    Raises `NotFound` without a file, and `SettingsError` for a server that it does not have.
+    """
+    name, wanted = visit.request.path_params["name"], visit.query.get("to", "")
+    file = visit.parts.settings().source
+    change = next((one for one in get_args(Change) if one == wanted), None)
+    if file is None or change is None:
+        raise NotFound("There is no such change.", hint="Servers of a settings file can be disabled and removed.")
+    text = await anyio.to_thread.run_sync(shown_difference, file, name, change)
+    values = {
+        "title": f"{change.capitalize()} {name}",
+        "name": name,
+        "change": change,
+        "diff": [(line[:1], line) for line in visit.parts.hide(text).splitlines()],
+        "command": shlex.join(["toolcrib", change, name, "--config", str(file)]),
+        "file": file,
+    }
+    return ConsolePage("change.html", values)
+
+
+def _disabled(file: Path | None) -> list[str]:
+    """The servers of a settings file that are switched off."""
+    if file is None:
+        return []
+    try:
+        return [place.name for place in server_places(read_file(file, file.name)) if not place.is_on]
+    except SettingsError:
+        return []
