@@ -9,10 +9,12 @@ from typing import Any
 import anyio
 import pytest
 from tests.cli.conftest import Ran, toolbox
+from tests.redis_server import NEEDS_REDIS, running_redis
 
 from toolcrib.gateway.past import saved_table
 from toolcrib.search.past import PastRequests
 from toolcrib.state.base import StateCodec
+from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 
@@ -152,3 +154,31 @@ def test_past_requests_of_a_tool_a_tenant_or_all_can_be_forgotten(command: Comma
     ran = command("state", "forget", "--tenant", "acme", "--config", config)
     assert ran.out == "Forgot the past requests of 1 tool.\n"
     assert command("state", "show", "--tenant", "acme", "--config", config).code == 2
+
+
+@pytest.mark.slow
+@NEEDS_REDIS
+def test_state_in_redis_is_shown_and_cleared_in_the_same_way(
+    command: Command, settings: SettingsFile, tmp_path: Path
+) -> None:
+    with running_redis(tmp_path) as redis:
+
+        async def fill() -> None:
+            async with RedisStore(redis.url) as store:
+                catalog = StoredCatalog(server="git", read_at=time.time() - 7_300, tools=(SECRET,) * 3)
+                await CatalogCache(store).update("key of git", 100, asdict(catalog))
+                await store.table("spent approvals", PLAIN, durable=True).set("secret token", 1.0, ttl_s=600)
+
+        anyio.run(fill)
+        file = settings({"state": redis.url}, git=toolbox())
+        shown = command("state", "--json", "--config", file).json
+        assert (shown["path"], shown["redis"]) == (None, "toolcrib")
+        assert [(one["name"], one["entries"]) for one in shown["tables"]] == [("catalogs", 1), ("spent approvals", 1)]
+        assert [(one["server"], one["tools"]) for one in shown["catalogs"]] == [("git", 3)]
+        assert "secret" not in command("state", "--config", file).out
+        assert command("state", "clear", "git", "--config", file).out == "Deleted 1 value.\n"
+        assert command("state", "clear", "--config", file).out == "Deleted 1 value.\n"
+        redis.kill()
+        ran = command("state", "--config", file)
+        assert "cannot be used" in ran.err
+        assert ran.code != 0

@@ -65,9 +65,9 @@ class Gateways:
         while not self._port_file.exists() or not self._port_file.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        port = self._port_file.read_text().strip()
+        self.notes_url = f"http://127.0.0.1:{self._port_file.read_text().strip()}/mcp"
         servers = {
-            "notes": {"url": f"http://127.0.0.1:{port}/mcp"},
+            "notes": {"url": self.notes_url},
             "older": {"command": sys.executable, "args": [str(ASKING)], "protocol": "2025-11-25", "asks": True},
         }
         own = {
@@ -157,14 +157,20 @@ class Tally:
         print(f"{what:>16}: {self.succeeded.total():5} calls succeeded, {self.failed.total():3} failed")  # noqa: T201
 
 
-async def fifteen_clients(url: str, seconds: float, disturb: Callable[[], Awaitable[None]] | None = None) -> Tally:
+async def fifteen_clients(
+    url: str, notes_url: str, seconds: float, disturb: Callable[[], Awaitable[None]] | None = None
+) -> Tally:
     """Let 8 older and 7 newer clients write notes for a while; they go on after a failed call."""
-    tally, prefix = Tally(), os.urandom(4).hex()
+    tally, prefix, connected, waiting = Tally(), os.urandom(4).hex(), anyio.Event(), set(range(15))
 
     async def work(number: int) -> None:
         mode, name = (LEGACY, f"older {number}") if number < 8 else (MODERN, f"newer {number}")
         async with client_at(url, mode) as client:
             assert "execute_tool" in [tool.name for tool in (await client.list_tools()).tools]
+            waiting.discard(number)
+            if not waiting:
+                connected.set()
+            await connected.wait()
             end, count = anyio.current_time() + seconds, 0
             while anyio.current_time() < end:
                 note, count = f"{prefix} {number} {count}", count + 1
@@ -186,10 +192,11 @@ async def fifteen_clients(url: str, seconds: float, disturb: Callable[[], Awaita
         for number in range(15):
             group.start_soon(work, number)
         if disturb is not None:
+            await connected.wait()
             await anyio.sleep(seconds / 4)
             await disturb()
-    async with client_at(url, MODERN) as client:
-        listed = (await call(client, "notes:list_notes")).structured_content
+    async with client_at(notes_url, MODERN) as client:
+        listed = (await client.call_tool("list_notes", {})).structured_content
     notes = Counter((listed or {})["notes"])
     assert all(notes[note] == 1 for note in tally.written), "each acknowledged call ran exactly once"
     mine = [note for note in notes if note.startswith(prefix)]
@@ -199,7 +206,7 @@ async def fifteen_clients(url: str, seconds: float, disturb: Callable[[], Awaita
 
 async def test_fifteen_clients_of_both_eras_lose_no_call(gateways: Gateways) -> None:
     async with round_robin(gateways.ports) as url:
-        tally = await fifteen_clients(url, 4)
+        tally = await fifteen_clients(url, gateways.notes_url, 4)
     tally.show("undisturbed")
     assert tally.errors == []
     assert len(tally.succeeded) == 15
@@ -210,7 +217,7 @@ async def test_the_death_of_a_gateway_fails_only_calls_under_way_on_it(gateways:
         gateways.send(1, signal.SIGKILL)
 
     async with round_robin(gateways.ports) as url:
-        tally = await fifteen_clients(url, 6, kill)
+        tally = await fifteen_clients(url, gateways.notes_url, 6, kill)
     tally.show("gateway killed")
     assert max(tally.failed.values(), default=0) <= 1, tally.errors
     assert len(tally.succeeded) == 15
@@ -223,7 +230,7 @@ async def test_the_death_of_redis_fails_no_call(gateways: Gateways) -> None:
         gateways.redis.start()
 
     async with round_robin(gateways.ports) as url:
-        tally = await fifteen_clients(url, 6, kill)
+        tally = await fifteen_clients(url, gateways.notes_url, 6, kill)
     tally.show("Redis killed")
     assert tally.errors == []
 
@@ -235,7 +242,7 @@ async def test_a_pause_of_redis_fails_no_call(gateways: Gateways) -> None:
         gateways.redis.resume()
 
     async with round_robin(gateways.ports) as url:
-        tally = await fifteen_clients(url, 6, pause)
+        tally = await fifteen_clients(url, gateways.notes_url, 6, pause)
     tally.show("Redis paused")
     assert tally.errors == []
 
@@ -247,7 +254,7 @@ async def test_a_pause_of_a_gateway_fails_no_call(gateways: Gateways) -> None:
         gateways.send(2, signal.SIGCONT)
 
     async with round_robin(gateways.ports) as url:
-        tally = await fifteen_clients(url, 6, pause)
+        tally = await fifteen_clients(url, gateways.notes_url, 6, pause)
     tally.show("gateway paused")
     assert tally.errors == []
 
