@@ -20,6 +20,7 @@ import load
 HERE = Path(__file__).parent
 AT_ONCE = (1, 16, 64)
 PAYLOAD = "x" * 64
+OLDER = "older session"
 TOOLS = 50
 TOKEN = "of-the-benchmark"  # noqa: S105 - of a server that runs for a minute
 AUTHORIZATION = f"Authorization: Bearer {TOKEN}\r\n"
@@ -86,7 +87,7 @@ def started(stack: contextlib.ExitStack) -> list[Subject]:
     slow, slow_pid = stack.enter_context(server(servers, "fastmcp-default", up))
     return [
         Subject("direct", up, up_pid, "echo", plain),
-        Subject("direct, older session", up, up_pid, "echo", plain, in_session=True),
+        Subject(f"direct, {OLDER}", up, up_pid, "echo", plain, in_session=True),
         Subject(
             "toolcrib, execute_tool",
             search,
@@ -96,7 +97,7 @@ def started(stack: contextlib.ExitStack) -> list[Subject]:
             headers=AUTHORIZATION,
         ),
         Subject("toolcrib, by name", direct, direct_pid, "up__echo", plain, headers=AUTHORIZATION),
-        Subject("toolcrib, older session", direct, direct_pid, "up__echo", plain, AUTHORIZATION, in_session=True),
+        Subject(f"toolcrib, {OLDER}", direct, direct_pid, "up__echo", plain, AUTHORIZATION, in_session=True),
         Subject("fastmcp proxy, connected", peer, peer_pid, "echo", plain, calls=300),
         Subject("fastmcp proxy, default", slow, slow_pid, "echo", plain, calls=64, rounds=1),
     ]
@@ -144,7 +145,9 @@ def report(rows: dict[str, dict[int, load.Load]]) -> None:
             line += f"{cell.p99_ms / base.p99_ms:7.1f}{cell.cpu_ms:7.2f}{cell.cpu_ms / base.cpu_ms:7.2f}"
         print(line)
     figures = {name: {str(at_once): asdict(cell) for at_once, cell in cells.items()} for name, cells in rows.items()}
-    (HERE / "results" / "overhead.json").write_text(json.dumps(figures, indent=2) + "\n")
+    for file, is_older in (("overhead.json", False), ("overhead_older.json", True)):
+        chosen = {name: cells for name, cells in figures.items() if name.endswith(OLDER) is is_older}
+        (HERE / "results" / file).write_text(json.dumps(chosen, indent=2) + "\n")
 
 
 if __name__ == "__main__":

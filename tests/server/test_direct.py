@@ -5,18 +5,23 @@ import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
+import mcp_types
 import pytest
 from tests.server.conftest import TOKENS, Crib, PerTenant, crib, native
 
 from toolcrib.errors import ExecutionFailed, ToolNotFound
+from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sessions import SessionManager
+from toolcrib.surfaces.builtin import make_facade
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.tracing import Tracing
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
@@ -323,6 +328,46 @@ async def test_every_answer_is_that_of_the_sdk(monkeypatch: pytest.MonkeyPatch) 
             large = len(by_sdk[2]) > 16_000
             assert large or direct == by_sdk, exchange
     assert count > 500
+
+
+async def test_requests_are_observed_whichever_way_they_are_answered() -> None:
+    seen: list[tuple[str, str]] = []
+    async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
+        facade = make_facade(served.gateway, SurfaceOptions(surfaces=("direct",)))
+        server = make_server(facade, observe=lambda method, outcome, _: seen.append((method, outcome)))
+        app = http_app(server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        found = Both(replace(served, server=server), app)
+        async with app.running():
+            for exchange in (call("plain"), call("failed"), call("nothing"), call("bug"), listing()):
+                await found.ask(exchange)
+                await found.ask_sdk(exchange)
+    assert seen[::2] == seen[1::2]
+    assert seen[::2] == [
+        ("tools/call", "ok"),
+        ("tools/call", "tool_error"),
+        ("tools/call", "-32602"),
+        ("tools/call", "tool_error"),
+        ("tools/list", "ok"),
+    ]
+
+
+async def test_a_handler_that_a_program_has_replaced_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def mine(ctx: Any, params: Any) -> Any:
+        return mcp_types.CallToolResult(content=[mcp_types.TextContent(type="text", text="mine")])
+
+    async with both(monkeypatch) as served:
+        served.served.server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, mine)
+        assert b'"mine"' in (await served.ask(call("plain")))[2]
+        assert served.by_sdk == 1
+
+
+async def test_traced_requests_go_through_the_transport_that_makes_their_spans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with both(monkeypatch) as served:
+        monkeypatch.setattr(Tracing, "is_on", True)
+        await served.ask(call("plain"))
+        assert served.by_sdk == 1
 
 
 async def test_errors_of_the_program_stay_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
