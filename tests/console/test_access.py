@@ -139,6 +139,32 @@ async def test_the_store_holds_neither_tokens_nor_cookies() -> None:
         codec.decode({"caller": 1})
 
 
+async def test_a_token_that_is_revoked_or_loses_its_scope_ends_its_session_within_seconds() -> None:
+    now, scopes = 0.0, frozenset({"console"})
+    known = {"person-key"}
+
+    class Keys:
+        async def authenticate(self, headers: Any) -> Caller:
+            if headers["authorization"].removeprefix("Bearer ") not in known:
+                raise NotAuthenticated("No.")
+            return Caller(id="ann", scopes=scopes)
+
+    store = MemoryStore()
+    sessions = ConsoleSessions(store, Keys(), "console", clock=lambda: now)
+    elsewhere = ConsoleSessions(store, Keys(), "console", clock=lambda: now)
+    cookie, _ = await sessions.sign_in("person-key")
+    assert await sessions.find(cookie) is not None
+    assert await elsewhere.find(cookie) is not None
+    scopes, now = frozenset({"read"}), 21.0
+    assert await elsewhere.find(cookie) is None
+    scopes = frozenset({"console"})
+    cookie, _ = await sessions.sign_in("person-key")
+    assert await sessions.find(cookie) is not None
+    known.clear()
+    now = 42.0
+    assert await sessions.find(cookie) is None
+
+
 async def test_revoking_a_token_signs_its_person_out_of_open_pages() -> None:
     app = console_app(tokens=TOKENS)
     async with Browser(app) as browser:

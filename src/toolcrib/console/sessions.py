@@ -1,7 +1,9 @@
 """Who uses the console: a token is exchanged for a session, which a cookie carries and every change has to prove.
 
-Only digests of cookies are stored, and no token is. A session ends after some hours, at sign-out, and when the tokens
-of the settings change. Where only this machine can connect and no token is set, everyone is the local caller.
+Only digests of cookies are stored, and a token only sealed with its cookie, so that it can be checked again while the
+cookie is used. A session ends after some hours, at sign-out, when the tokens of the settings change, and soon after
+its own token is revoked or expires. Where only this machine can connect and no token is set, everyone is the local
+caller.
 """
 
 import hashlib
@@ -13,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
+from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError, ToolcribError
 from toolcrib.server.options import Token
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.types import JSON, LOCAL, Authenticator, Caller
@@ -24,6 +26,8 @@ _MAX_SESSIONS: Final = 1000
 _MAX_FAILURES: Final = 10
 """Failed attempts to sign in from one address within `_WINDOW_S`."""
 _MAX_PEERS: Final = 1000
+_CHECK_S: Final = 20.0
+"""How long the token of a session counts as valid before it is looked up again, in seconds."""
 _WINDOW_S: Final = 60.0
 
 
@@ -36,6 +40,8 @@ class ConsoleSession:
     caller: Caller
     csrf: str
     """Every form sends it back, so that no other site can send one."""
+    sealed: str = ""
+    """The token, which only the cookie opens; empty where none is needed."""
     tokens: str = ""
     """A digest of the tokens that were valid at sign-in; `local` where none is needed."""
 
@@ -47,6 +53,7 @@ def _encode(session: ConsoleSession) -> JSON:
         "claims": [sorted(caller.scopes), sorted(caller.roles), sorted(caller.groups)],
         "key": session.key,
         "csrf": session.csrf,
+        "sealed": session.sealed,
         "tokens": session.tokens,
     }
 
@@ -56,7 +63,8 @@ def _decode(value: JSON) -> ConsoleSession:
         name, tenant, issuer = value["caller"]
         scopes, roles, groups = map(frozenset, value["claims"])
         caller = Caller(id=name, tenant=tenant, issuer=issuer, scopes=scopes, roles=roles, groups=groups)
-        return ConsoleSession(key=value["key"], caller=caller, csrf=value["csrf"], tokens=value["tokens"])
+        parts = {name: value[name] for name in ("key", "csrf", "sealed", "tokens")}
+        return ConsoleSession(caller=caller, **parts)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError("not a session") from error
 
@@ -84,6 +92,8 @@ class ConsoleSessions:
         self._only_tokens = only_tokens
         self._clock = clock
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+        self._checked: OrderedDict[str, float] = OrderedDict()
+        """When the token of each session was last looked up."""
 
     @property
     def needs_token(self) -> bool:
@@ -105,7 +115,7 @@ class ConsoleSessions:
         if len(failures) == _MAX_FAILURES and now - failures[0] < _WINDOW_S:
             raise RateLimited("Too many attempts to sign in failed.", hint="Try again in a minute.")
         try:
-            return await self._open(await self._identify(token))
+            return await self._open(await self._identify(token), token)
         except NotAuthenticated:
             self._failures.setdefault(peer, deque(maxlen=_MAX_FAILURES)).append(now)
             if len(self._failures) > _MAX_PEERS:
@@ -123,10 +133,14 @@ class ConsoleSessions:
             )
         return caller
 
-    async def _open(self, caller: Caller) -> tuple[str, ConsoleSession]:
+    async def _open(self, caller: Caller, token: str = "") -> tuple[str, ConsoleSession]:
         cookie = secrets.token_urlsafe(32)
         session = ConsoleSession(
-            key=_digest(cookie), caller=caller, csrf=secrets.token_urlsafe(24), tokens=self._tokens_digest()
+            key=_digest(cookie),
+            caller=caller,
+            csrf=secrets.token_urlsafe(24),
+            sealed=_sealed(cookie, token.strip().encode()).hex(),
+            tokens=self._tokens_digest(),
         )
         await self._table.set(session.key, session, ttl_s=SESSION_S)
         return cookie, session
@@ -140,7 +154,26 @@ class ConsoleSessions:
         if not cookie:
             return None
         session = await self._table.get(_digest(cookie))
-        return session if session is not None and session.tokens == self._tokens_digest() else None
+        if session is None or session.tokens != self._tokens_digest():
+            return None
+        return session if await self._is_valid(session, cookie) else None
+
+    async def _is_valid(self, session: ConsoleSession, cookie: str) -> bool:
+        """Whether the token of a session still identifies its caller; looked up again after a while."""
+        now = self._clock()
+        if not self.needs_token or now < self._checked.get(session.key, -_CHECK_S) + _CHECK_S:
+            return True
+        try:
+            caller = await self._identify(_sealed(cookie, bytes.fromhex(session.sealed)).decode("utf-8", "replace"))
+        except NotAuthenticated:
+            await self._table.delete(session.key)
+            return False
+        except ToolcribError:  # what would decide cannot be reached
+            return False
+        self._checked[session.key] = now
+        if len(self._checked) > _MAX_SESSIONS:
+            self._checked.popitem(last=False)
+        return caller == session.caller
 
     async def sign_out(self, session: ConsoleSession) -> None:
         """End a session."""
@@ -156,6 +189,16 @@ def proves(session: ConsoleSession, sent: Mapping[str, Any], header: str | None)
     """Whether a form, or a request of our own script, has the session's token against forgery."""
     given = header if header is not None else str(sent.get("csrf", ""))
     return hmac.compare_digest(session.csrf.encode(), given.encode("utf-8", "replace"))
+
+
+def _sealed(cookie: str, text: bytes) -> bytes:
+    """Seal a text with a cookie, or open it again. A cookie is random and seals one text, as a one-time pad must.
+
+    >>> _sealed("c", _sealed("c", b"token"))
+    b'token'
+    """
+    pad = hashlib.shake_256(f"toolcrib console {cookie}".encode()).digest(len(text))
+    return bytes(one ^ other for one, other in zip(text, pad, strict=True))
 
 
 def _digest(text: str) -> str:
