@@ -1,8 +1,9 @@
 """Twenty-seven servers behind one gateway, twenty-two of them faulty: what their faults cost the others.
 
 Thirty callers call good and faulty servers, and search. Every answer follows from its arguments and is checked. The
-same calls of the good servers also go to a second gateway that has only those, at the same time. Then the faults end,
-and the gateway has to heal without a call.
+same calls of the good servers also go to a second gateway that has only those, at the same time. In the middle third
+of the time, no file of the gateway can grow, as on a full disk. Then the faults end, and the gateway has to heal
+without a call. At last it gets SIGTERM during calls.
 
 `faults.py [--seconds 120] [--callers 30] [--seed 1] [--short] [--no-times]`; exits with 1 if a goal is missed.
 """
@@ -14,6 +15,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -48,6 +50,8 @@ _P99_RATIO: Final = 1.5
 _HEAL_GOAL_S: Final = 30.0
 _GROWTH_MB: Final = 15.0
 """Between the second and the last quarter of the time with faults."""
+_STOP_GOAL_S: Final = 10.0
+"""From SIGTERM to the end of the process: running calls have 2.5 s, and its programs 5 s."""
 _NOT_RUN: Final = "Nothing was run"
 _UPSTREAMS: Final = Path(__file__).parent / "upstreams.py"
 
@@ -109,13 +113,16 @@ def servers(*, short: bool) -> list[Server]:
 
 def resources(pid: int) -> Resources:
     """Return what the process uses now, its children included in the processes only."""
+    return Resources(memory_mb(pid), len(list(Path(f"/proc/{pid}/fd").iterdir())), len(children(pid)))
+
+
+def _parents() -> dict[int, int]:
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    children = sum(parent == pid for parent in parents.values())
-    return Resources(memory_mb(pid), len(list(Path(f"/proc/{pid}/fd").iterdir())), children)
+    return parents
 
 
 # -- the load ----------------------------------------------------------------------------------------------------------
@@ -217,6 +224,60 @@ def _kill_once(folder: Path) -> None:
             os.kill(int(file.read_text()), signal.SIGKILL)
 
 
+async def fill_disk(pid: int, seconds: float) -> None:
+    """Let no file of the process grow in the middle third of the time."""
+    await asyncio.sleep(seconds / 3)
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
+    await asyncio.sleep(seconds / 3)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+async def stop(url: str, pid: int, known: Sequence[Server]) -> tuple[float, int, list[str]]:
+    """Send SIGTERM while good servers are called. Returns how long the process and its programs took to end, how many
+    calls were answered after the signal, and wrong answers.
+    """
+    answered, wrong = 0, list[str]()
+    good = [server for server in known if not server.fault]
+    programs = children(pid)
+    is_stopping = False
+
+    async def call(number: int) -> None:
+        nonlocal answered
+        caller = Caller(url, modern=True)
+        with contextlib.suppress(OSError, LostAnswer, asyncio.IncompleteReadError):  # from when it does not listen
+            for turn in range(10_000):
+                server, nonce = good[number % len(good)], f"stop {number} {turn}"
+                answer = await caller.call(f"{server.name}__work", {"number": number, "nonce": nonce})
+                text = text_of(answer)
+                if text not in (None, right_answer(server.name, number, nonce)):
+                    wrong.append(str(answer)[:500])
+                answered += is_stopping
+        caller.close()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(10):
+            group.create_task(call(number))
+        await asyncio.sleep(1)
+        begun, is_stopping = time.monotonic(), True
+        os.kill(pid, signal.SIGTERM)
+        while any(_is_running(one) for one in (pid, *programs)) and time.monotonic() < begun + 30:
+            await asyncio.sleep(0.02)
+        took_s = time.monotonic() - begun
+    return took_s, answered, wrong
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    return [child for child, parent in _parents().items() if parent == pid]
+
+
+def _is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 async def watch(pid: int, until: float) -> list[Resources]:
     """Note what the gateway uses, every half second."""
     found = []
@@ -265,6 +326,10 @@ class Outcome:
     before: Resources
     during: list[Resources]
     after: Resources
+    stop_s: float
+    """From SIGTERM to the end of the process and its programs."""
+    answered: int
+    """Calls that were answered after SIGTERM."""
     healed: dict[str, float]
     twice: list[str]
     misreported: list[str]
@@ -324,12 +389,14 @@ def report(outcome: Outcome, known: Sequence[Server], *, with_times: bool) -> li
     slowest = sorted(outcome.healed.items(), key=lambda pair: -pair[1])[:3]
     names = ", ".join(f"{one} {time_s:.1f} s" for one, time_s in slowest)
     print(f"healed: {len(outcome.healed)} of {len(known)}; the slowest: {names}")
+    print(f"stopped {outcome.stop_s:.1f} s after SIGTERM, and answered {outcome.answered} calls meanwhile")
     print(f"lines in the log: {outcome.log_lines:,}")
     programs = sum(not server.http for server in known)
     missing = sorted({server.name for server in known} - outcome.healed.keys())
     timed = [
         (ratio <= _P99_RATIO, f"p99 at most {_P99_RATIO} times the undisturbed one"),
         (late - early <= _GROWTH_MB, f"memory grows by at most {_GROWTH_MB:g} MB"),
+        (outcome.stop_s <= _STOP_GOAL_S, f"ended within {_STOP_GOAL_S:g} s of SIGTERM, with its programs"),
         (max(outcome.healed.values(), default=0.0) <= _HEAL_GOAL_S, f"all healed in {_HEAL_GOAL_S:g} s"),
     ]
     goals = [
@@ -369,7 +436,8 @@ def write_config(file: Path, chosen: Sequence[Server], urls: dict[str, str], fol
         program = [str(_UPSTREAMS), "stdio", server.name, server.fault, str(folder), str(seed)]
         local = {"command": sys.executable, "args": ["-S", "-E", *program]}
         entries[server.name] = {"url": urls[server.name]} if server.http else local
-    own = {"surfaces": ["search", "progressive"], "state": {"memory": True}, "timeouts": _TIMEOUTS}
+    state = {"path": str(file.with_suffix(".db"))}
+    own = {"surfaces": ["search", "progressive"], "state": state, "timeouts": _TIMEOUTS}
     file.write_text(json.dumps({"mcpServers": entries, "toolcrib": own}))
     return file
 
@@ -384,6 +452,7 @@ async def measure(urls: tuple[str, str], pid: int, known: Sequence[Server], fold
     async with asyncio.TaskGroup() as group:
         during = group.create_task(watch(pid, until))
         group.create_task(kill(folder, until))
+        group.create_task(fill_disk(pid, options.seconds))
         group.create_task(load.run(options.callers, until))
     (folder / "healed").touch()
     healed = await heal(urls[0], known)
@@ -393,12 +462,17 @@ async def measure(urls: tuple[str, str], pid: int, known: Sequence[Server], fold
             healed.pop(server.name, None)
     caller.close()
     await asyncio.sleep(1)
+    after = resources(pid)
+    stop_s, answered, wrong = await stop(urls[0], pid, known)
+    load.tally.wrong.extend(wrong)
     ran = runs(folder)
     return Outcome(
         tally=load.tally,
         before=before,
         during=during.result(),
-        after=resources(pid),
+        after=after,
+        stop_s=stop_s,
+        answered=answered,
         healed=healed,
         twice=[nonce for nonce, count in ran.items() if count > 1],
         misreported=sorted(load.tally.not_run & ran.keys()),
