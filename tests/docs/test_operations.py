@@ -76,7 +76,7 @@ async def test_health_needs_no_token_and_no_allowed_host_and_says_how_many_serve
     assert ready.json()["tools"] > 0
 
 
-async def used(path: Path) -> App:
+def used(path: Path) -> App:
     """An app that has counted a call in this state file."""
     app = App(Settings(state=StateOptions(path=path)))
     app.register(Tool(name="ping", namespace="net"), lambda: "pong")
@@ -87,14 +87,15 @@ async def used(path: Path) -> App:
 async def test_a_backup_that_is_made_while_the_gateway_runs_has_its_counts(tmp_path: Path) -> None:
     live, copy = tmp_path / "state.sqlite", tmp_path / "backup.sqlite"
     with anyio.fail_after(30):
-        async with await used(live) as app:
+        async with used(live) as app:
+            await app.settled()
             await app.call("net:ping")
             await app.usage_report()
             source, target = sqlite3.connect(live), sqlite3.connect(copy)
             source.backup(target)  # what `.backup` of the command line does
             source.close()
             target.close()
-        async with await used(copy) as restored:
+        async with used(copy) as restored:
             report = await restored.usage_report()
     assert report.total.tools["net:ping"].calls == 1
 
@@ -102,7 +103,7 @@ async def test_a_backup_that_is_made_while_the_gateway_runs_has_its_counts(tmp_p
 @pytest.mark.anyio
 async def test_a_state_file_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
-    async with await used(path) as app:
+    async with used(path) as app:
         await app.usage_report()
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 99")
@@ -110,7 +111,7 @@ async def test_a_state_file_of_a_newer_version_is_refused_and_not_changed(tmp_pa
     db.close()
     before = await anyio.Path(path).read_bytes()
     with pytest.raises(SettingsError, match="newer version"):
-        async with await used(path):
+        async with used(path):
             raise AssertionError("it started")
     assert await anyio.Path(path).read_bytes() == before
 

@@ -46,6 +46,7 @@ async def use(app: App) -> UsageReport:
     """One session of an agent, and the report after it."""
     with anyio.fail_after(20):
         async with app:
+            await app.settled()
             async with mcp.Client(app.server) as client:
                 await client.list_tools()
                 await client.call_tool("tool_search", {"query": "find an article"})
@@ -88,6 +89,7 @@ async def test_a_client_that_lists_every_tool_saves_nothing() -> None:
     app = shop(Settings(surfaces=SurfaceOptions(surfaces=("direct",))))
     with anyio.fail_after(20):
         async with app:
+            await app.settled()
             async with mcp.Client(app.server) as client:
                 await client.list_tools()
             total = (await app.usage_report()).total

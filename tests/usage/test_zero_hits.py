@@ -52,6 +52,7 @@ async def test_an_app_lists_searches_without_hits_and_the_tool_that_was_called_n
     app.register(SHIFTS, lambda: "Ann")
     with anyio.fail_after(20):
         async with app:
+            await app.settled()
             await app.search("blarg gizmo", ctx=ANN)
             await app.search("people on duty", ctx=ANN)
             await app.call(SHIFTS.id, ctx=ANN)
@@ -67,6 +68,7 @@ async def test_words_are_kept_only_where_the_settings_allow_it(tmp_path: Path) -
     app.register(SHIFTS, lambda: "Ann")
     with anyio.fail_after(20):
         async with app:
+            await app.settled()
             await app.search("blarg gizmo", ctx=ANN)
     assert app.telemetry.zero_hits is None
     assert b"blarg" not in content(tmp_path)
