@@ -106,6 +106,16 @@ def test_a_dry_run_shows_the_file_and_the_commands_and_does_nothing(
     assert not unit_of(tmp_path / "home").exists()
 
 
+def test_a_service_that_uvx_installed_starts_it_through_uvx(
+    command: Command, config: Path, tmp_path: Path, systemctl: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uvx = tmp_path / "bin" / "uvx"
+    uvx.touch(mode=0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "uv" / "archive-v0" / "x1"))
+    ran = command("service", "install", "--config", config, "--dry-run")
+    assert f"ExecStart={uvx} toolcrib serve --http --config {config}" in ran.out
+
+
 def test_an_agent_of_launchd_is_written_and_loaded(
     command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
