@@ -1,6 +1,7 @@
 """The Redis store: several replicas, Redis killed and paused, and what happens to state meanwhile."""
 
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ import anyio
 import pytest
 from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
 
-from toolcrib.errors import ApprovalRequired, ConnectionLost, ServerUnavailable, StateUnavailable
+from toolcrib.errors import ApprovalRequired, ConnectionLost, MissingExtra, ServerUnavailable, StateUnavailable
 from toolcrib.gateway.options import SessionOptions
 from toolcrib.gateway.sessions import Sessions
 from toolcrib.middleware.approval import ApprovalBinding, ApprovalTokens
@@ -19,6 +20,7 @@ from toolcrib.middleware.limits import RateMiddleware
 from toolcrib.middleware.options import BreakerOptions, RateOptions
 from toolcrib.state.base import StateCodec
 from toolcrib.state.coordination import Counters
+from toolcrib.state.options import StateOptions, make_store
 from toolcrib.state.redis import RedisStore
 from toolcrib.types import LOCAL, Call, Caller, Context, Tool, ToolResult
 
@@ -293,3 +295,25 @@ async def test_what_a_session_used_at_one_gateway_ranks_higher_at_the_others(red
             return "git:log" in await two.boosts(ctx)
 
         await until(is_known)
+
+
+def test_without_the_client_library_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    with pytest.raises(MissingExtra, match=r"State in Redis needs the library 'redis'.*toolcrib\[redis\]"):
+        make_store(StateOptions(url="redis://127.0.0.1:1"))
+
+
+async def test_what_redis_refuses_is_kept_here_and_written_later(redis: RedisServer) -> None:
+    async with RedisStore(redis.url) as store, RedisStore(redis.url) as other:
+        await store.run(lambda client: client.config_set("maxmemory", "1"))
+        table = store.table("numbers", NUMBERS)
+        assert await table.update("n", increment) == 1
+        assert await table.update("n", increment) == 2
+        with pytest.raises(StateUnavailable, match="used memory"):
+            await store.table("spent", NUMBERS, keep=True).set("a", 1)
+        await store.run(lambda client: client.config_set("maxmemory", "0"))
+
+        async def is_written() -> bool:
+            return await other.table("numbers", NUMBERS).get("n") == 2
+
+        await until(is_written)

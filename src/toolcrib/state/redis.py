@@ -153,7 +153,10 @@ class RedisStore:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if self._client is not None and self._away_since is None:
-                await self._flush_tables()
+                try:
+                    await self._flush_tables()
+                except StateUnavailable as error:
+                    logger.warning("%d changed values of the state are lost: %s", self.status().waiting, error)
             client, self._client = self._client, None
             self._scripts.clear()
             if client is not None:

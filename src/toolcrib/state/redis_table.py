@@ -54,7 +54,8 @@ local function read(key)
 end
 """
 _READ: Final = (
-    _COMMON
+    "#!lua flags=allow-oom"
+    + _COMMON
     + """
 local found = {}
 for i = 3, #ARGV do
@@ -66,7 +67,8 @@ return found
 """
 )
 _ITEMS: Final = (
-    _COMMON
+    "#!lua flags=allow-oom"
+    + _COMMON
     + """
 purge(-1)
 local found = {}
@@ -79,7 +81,7 @@ return found
 )
 # ARGV: now, key, '1' to compare first, SHA-1 of the expected value or '', '1' to delete, value, lifetime in ms or '',
 # size or '' for that of the old value, most entries or '', largest total size or '', '1' to keep all values.
-_WRITE: Final = (
+_CHANGE: Final = (
     _COMMON
     + """
 local key, value = ARGV[2], ARGV[6]
@@ -112,6 +114,9 @@ end
 return 'done'
 """
 )
+_WRITE: Final = "#!lua" + _CHANGE
+"""Refused by Redis when its memory is full."""
+_DELETE: Final = "#!lua flags=allow-oom" + _CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +321,7 @@ class RedisTable(Generic[V]):
     ) -> bool:
         """Write, or delete with None; false if the value is not what was expected. Raises `StateUnavailable`."""
         arguments = self._arguments(key, text, ttl_s, size, expected)
-        answer = await self._store.script(_WRITE, self._keys, arguments)
+        answer = await self._store.script(_DELETE if text is None else _WRITE, self._keys, arguments)
         if answer == "full":
             raise table_full(self._name)
         return bool(answer == "done")
