@@ -47,6 +47,11 @@ def test_a_pattern_finds_values_of_json_with_their_paths() -> None:
     assert text == '$.users[498].name: "user 498"\n$.users[499].name: "user 499"\n[matches 1-2 of 2]'
 
 
+def test_a_pattern_finds_the_lines_of_a_long_text_in_json() -> None:
+    document = parse_document(json.dumps({"pages": [{"text": "one\ntwo needle\nthree"}]}))
+    assert read(document, ReadRequest(grep="needle"), 500) == "$.pages[0].text line 2: two needle"
+
+
 def test_a_path_of_a_match_reads_its_value() -> None:
     found = read(parse_document('{"a b": [{"x": "needle"}]}'), ReadRequest(grep="needle"), 500)
     path = found.partition(": ")[0]

@@ -71,6 +71,8 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Check and operate": {
         "doctor": _SETUP,
         "lint": "trust",
+        "trust": "trust",
+        "diff": "trust",
         "state": _SETUP,
         "stats": _SETUP,
         "service": "service",

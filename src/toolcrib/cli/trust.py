@@ -1,16 +1,23 @@
-"""`toolcrib lint`: what in the definitions of tools misleads a model."""
+"""`toolcrib lint`, `trust` and `diff`: what in the definitions of tools misleads a model, and what changed in them."""
 # ruff: noqa: ARG001, PLC0415 - as in `main`
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 
 from toolcrib.cli.options import ServerSource, reports, takes_servers
-from toolcrib.cli.output import ExitCode, echo, echo_json, pluralize
+from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, iso_time, pluralize
+from toolcrib.errors import NotFound
+from toolcrib.names import nearest
 from toolcrib.trust.lint import Finding, lint_tools
+from toolcrib.trust.pins import describe_change, diff_lines
 from toolcrib.types import Tool
+from toolcrib.upstream.pins import PinStore
 
 
 @click.command(short_help="Look for texts in tools that mislead a model.")
@@ -59,3 +66,131 @@ def _show(found: Sequence[Finding]) -> None:
             echo(f"        {one.advice}")
     severe = sum(one.severity == "hard" for one in found)
     echo(f"{pluralize(len(found), 'finding')}, {severe} of them hard." if found else "Nothing was found.")
+
+
+# -- pins --------------------------------------------------------------------------------------------------------------
+
+_file_option = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file that says where state is kept.",
+)
+
+
+@click.command(short_help="Accept the changed definitions of a server.")
+@click.argument("server")
+@click.argument("tool", required=False)
+@_file_option
+@reports()
+def trust(*, server: str, tool: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
+    """Accept the current definitions of a server, or of one of its tools, as the trusted ones.
+
+    TOOL may also be "instructions". A gateway that runs with the same state file uses them within seconds.
+    """
+    import anyio
+
+    accepted = anyio.run(_trust, server, tool, config)
+    if as_json:
+        echo_json({"server": server, "trusted": accepted})
+    else:
+        echo("\n".join(f"trusted: {server}:{part}" for part in accepted) or "Nothing differs from what is trusted.")
+
+
+@click.command(short_help="Show what changed in the definitions of a server.")
+@click.argument("name", metavar="SERVER[:TOOL]")
+@click.option("--since", metavar="DATE", help="Every version since this day, such as 2026-11-01, instead.")
+@_file_option
+@reports()
+def diff(*, name: str, since: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
+    """Show how the definitions of a server differ from the trusted ones, as a diff of their text."""
+    import anyio
+
+    server, _, tool = name.partition(":")
+    found = anyio.run(_changes, server, tool, _moment(since), config)
+    if as_json:
+        echo_json([{key: value for key, value in one.items() if key != "lines"} for one in found])
+        return
+    for one in found:
+        echo(f"{server}:{one['part']}, {iso_time(one['at'])}: {one['summary']}")
+        echo("".join(f"  {line}\n" for line in one["lines"]).rstrip())
+    if not found:
+        echo("Nothing changed." if since else "Nothing differs from what is trusted.")
+
+
+def _moment(day: str | None) -> float | None:
+    """The beginning of a day. Raises `UsageError`."""
+    try:
+        return None if day is None else datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise UsageError(f"{day!r} is no date.", hint="Such as 2026-11-01.") from None
+
+
+async def _trust(server: str, tool: str | None, config: Path | None) -> list[str]:
+    async with _pins(config) as pins:
+        await _check_server(pins, server, tool)
+        return await pins.trust(server, tool)
+
+
+async def _changes(server: str, tool: str, since: float | None, config: Path | None) -> list[dict[str, Any]]:
+    async with _pins(config) as pins:
+        await _check_server(pins, server, tool or None)
+        if since is not None:
+            return _versions_since(await pins.history(server), tool, since)
+        review = await pins.changes(server)
+        return [
+            {
+                "part": name,
+                "at": change.since,
+                "summary": change.summary(),
+                "lines": diff_lines(change.old, change.new),
+                "before": change.old,
+                "now": change.new,
+            }
+            for name, change in review.changes.items()
+            if tool in ("", name)
+        ]
+
+
+def _versions_since(history: list[tuple[float, dict[str, Any]]], tool: str, since: float) -> list[dict[str, Any]]:
+    """Each version that was recorded since a moment, beside the one before."""
+    known: dict[str, Any] = {}
+    found = []
+    for at, versions in history:
+        for part, version in versions.items():
+            if at >= since and tool in ("", part) and known.get(part) != version:
+                before = known.get(part)
+                summary = (
+                    "it was listed for the first time"
+                    if before is None
+                    else "; ".join(describe_change(before, version))
+                )
+                lines = () if before is None else diff_lines(before, version)
+                found.append(
+                    {"part": part, "at": at, "summary": summary, "lines": lines, "before": before, "now": version}
+                )
+            known[part] = version
+    return found
+
+
+@asynccontextmanager
+async def _pins(config: Path | None) -> AsyncIterator[PinStore]:
+    from toolcrib.cli.state import state_options
+    from toolcrib.state.options import make_store
+
+    async with make_store(state_options(config)) as store:
+        yield PinStore(store)
+
+
+async def _check_server(pins: PinStore, server: str, tool: str | None) -> None:
+    """Raise `NotFound` for a server without pins, or a tool that it never had."""
+    known = await pins.servers()
+    if server not in known:
+        raise NotFound(
+            f'No definitions of "{server}" are kept.',
+            hint="Give the name of a server that a gateway with this state file has listed.",
+            suggestions=nearest(server, known),
+        )
+    if tool is not None and tool not in known[server]:
+        raise NotFound(f'{server} has no tool "{tool}".', suggestions=nearest(tool, known[server]))

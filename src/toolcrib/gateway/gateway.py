@@ -20,6 +20,7 @@ from toolcrib.errors import (
     ExecutionFailed,
     HandlerNotFound,
     InsufficientScope,
+    InvalidArguments,
     InvalidRequest,
     ServerUnavailable,
     ToolcribError,
@@ -439,7 +440,12 @@ class Gateway:
         if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
             return dict(arguments)
         merged = merge_arguments(arguments, loose, tool.input_schema, tool=tool.id, known=found.schema.properties)
-        return found.schema.accept(merged)
+        try:
+            return found.schema.accept(merged)
+        except InvalidArguments as error:
+            changes = (backend.provider.explain_change(tool.key, merged) for backend in found.backends)
+            error.hint = " ".join(filter(None, (error.hint, next(filter(None, changes), ""))))
+            raise
 
     def _check_step_up(self, ctx: Context, tool: Tool) -> None:
         """Raise `InsufficientScope` if the caller, who may see the tool, can get a token with which to call it."""

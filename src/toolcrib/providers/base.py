@@ -162,6 +162,10 @@ class Provider(ABC):
     def end_session(self, ctx: Context) -> None:  # noqa: B027 - to override
         """Release what belongs to the session of this context, which has ended."""
 
+    def explain_change(self, key: Key, arguments: Object) -> str:  # noqa: ARG002 - to override
+        """What changed in a tool, if the arguments fit an earlier version of it; empty if that is not known."""
+        return ""
+
     def wake(self) -> None:  # noqa: B027 - to override
         """Try to connect now instead of later: a caller wants a tool that it may have."""
 

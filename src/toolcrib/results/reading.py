@@ -168,8 +168,12 @@ def _matches(selected: JSON, pattern: "re.Pattern[str]", where: str) -> list[str
     if isinstance(selected, str):
         lines = enumerate(selected.splitlines(), 1)
         return [f"{place}: {line}" for place, line in lines if pattern.search(line)]
-    found = []
+    found: list[str] = []
     for path, key, value in _leaves(selected, where):
+        if isinstance(value, str) and "\n" in value:
+            lines = enumerate(value.splitlines(), 1)
+            found.extend(f"{path} line {place}: {line}" for place, line in lines if pattern.search(line))
+            continue
         shown = value if isinstance(value, str) else json.dumps(value)
         if pattern.search(shown) or pattern.search(key):
             found.append(f"{path}: {_dump(value)}")

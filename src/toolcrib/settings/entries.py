@@ -42,7 +42,7 @@ from toolcrib.settings.validation import (
     snake,
     validate,
 )
-from toolcrib.upstream.options import ProtocolName, ServerOptions, SessionMode, TransportName
+from toolcrib.upstream.options import ProtocolName, ServerOptions, SessionMode, TransportName, TrustMode
 from toolcrib.upstream.overrides import ToolOverride
 
 FORMS: Final[tuple[FieldPath, ...]] = (
@@ -89,6 +89,7 @@ FLAGS: Final = (
         "required",
         "protocol",
         "sessions",
+        "trust",
         "asks",
         "prompts",
         "resources",
@@ -172,6 +173,7 @@ class ServerEntry(Table):
     namespace: NonEmpty | None = None
     protocol: ProtocolName = "auto"
     sessions: SessionMode | None = None
+    trust: TrustMode | bool = "warn"
     asks: bool | None = None
     prompts: bool = True
     resources: bool = True
@@ -181,6 +183,10 @@ class ServerEntry(Table):
     retry_interval_s: Seconds | None = None
     group: NonEmpty | None = None
     account: NonEmpty | None = None
+
+    def flags(self) -> dict[str, Any]:
+        """The fields that are options as they are. Gemini CLI has a `trust` of its own, which is true or false."""
+        return {name: value for name, value in self.given(*FLAGS).items() if name != "trust" or isinstance(value, str)}
 
     def url_key(self) -> str | None:
         """The key of the url; clients differ."""
@@ -350,7 +356,7 @@ class EntryReader:
             overrides=self._overrides(),
             namespace=self._namespace(),
             problem="; ".join(dict.fromkeys((*self.expander.missing, *self.narrowing))),
-            **entry.given(*FLAGS),
+            **entry.flags(),
             **self.timeouts(),
         )
 

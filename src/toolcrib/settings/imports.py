@@ -21,7 +21,6 @@ from toolcrib.settings.clients import ANY_CLIENT, ClientApp, excluded_by, identi
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
 from toolcrib.settings.edits import add_entry, new_text
 from toolcrib.settings.entries import (
-    FLAGS,
     EntryReader,
     ServerEntry,
     aliases_of,
@@ -161,7 +160,7 @@ class _FileReader:
         form["deniedTools"] = list(server.denied_tools)
         form["timeouts"] = {name.removesuffix("_timeout_s"): value for name, value in reader.timeouts().items()}
         form["namespace"] = entry.namespace
-        form |= {_OWN_NAMES.get(name, name): value for name, value in entry.given(*FLAGS).items()}
+        form |= {_OWN_NAMES.get(name, name): value for name, value in entry.flags().items()}
         return {key: value for key, value in form.items() if value is not None and value not in ({}, [], "")} | (
             {"allowedTools": []} if server.allowed_tools == () else {}
         )

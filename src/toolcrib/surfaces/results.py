@@ -230,11 +230,18 @@ async def _document_text(result: ToolResult) -> str:
     """The result as one text: what its text blocks say or, if they are no JSON, its structured content."""
     blocks = [block for block in result.content if block.get("type") != "image"]
     texts = [_block_text(block) for block in blocks]
-    if result.structured is not None and not (texts and texts[0] and texts[0].lstrip()[:1] in ("{", "[")):
+    if result.structured is not None and not (texts and texts[0] and _says_all(texts[0], result.structured)):
         return "".join(json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).iterencode(result.structured))
     if blocks and all(text is not None for text in texts):
         return "\n".join(text for text in texts if text is not None)
     return json_text(blocks)
+
+
+def _says_all(text: str, structured: JSON) -> bool:
+    """Whether a text is JSON as well, or the structured content is only a wrapper around it."""
+    if text.lstrip()[:1] in ("{", "["):
+        return True
+    return isinstance(structured, Mapping) and len(structured) == 1 and isinstance(next(iter(structured.values())), str)
 
 
 def _block_text(block: Object) -> str | None:

@@ -23,6 +23,7 @@ from toolcrib.providers.base import Documents
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.types import Rejected, ServerInfo
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.pins import PinStore
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,8 @@ class CatalogCache:
             max_size=_MAX_TOTAL_BYTES,
             durable=True,
         )
+        self.pins = PinStore(state)
+        """Which versions of the servers' definitions are trusted."""
         self._secrets = state.table("catalog_secret", StateCodec(str, str), durable=True)
         self._secret: bytes | None = None
 

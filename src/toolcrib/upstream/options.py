@@ -118,6 +118,10 @@ class LoginOptions:
     """How long a login may take."""
 
 
+TrustMode = Literal["off", "warn", "hold"]
+"""What follows from a changed definition: nothing, a warning, or that the trusted one stays in use."""
+
+
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
@@ -172,6 +176,10 @@ class ServerOptions:
     """Whether each client's session has its own connection, or all share one. With None, sessions have their own if
     the server may ask (`asks`), and sessions of clients before 2026-07-28 if the server speaks 2026-07-28 and an older
     version.
+    """
+    trust: TrustMode = "warn"
+    """What follows when its definitions change: nothing (`off`), a warning, or that the trusted ones stay in use
+    (`hold`) until `toolcrib trust`. With `hold`, hard findings of the lint hold a definition too.
     """
     asks: bool | None = None
     """Whether a server of a version before 2026-07-28 may ask the client's user or model during a call. With None, it

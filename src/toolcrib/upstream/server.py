@@ -20,7 +20,7 @@ from toolcrib.errors import (
     UpstreamError,
 )
 from toolcrib.providers.base import Documents, LogAudience
-from toolcrib.types import Context, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Unsubscribe
+from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Unsubscribe
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import CallerRequest, Connection
@@ -38,6 +38,7 @@ from toolcrib.upstream.login_prompt import (
 )
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.pins import TRUST_META
 from toolcrib.upstream.session_connections import SessionLease, SessionUnavailable
 from toolcrib.upstream.supervisor import Supervisor
 from toolcrib.wire import read_document, read_result
@@ -149,7 +150,16 @@ class UpstreamServer(RemoteServer):
         JSON.
         """
         tool = (await self._listed_tools(ctx)).get(name)
-        return None if tool is None else await self._run(ctx, tool, arguments, name)
+        if tool is None:
+            return None
+        result = await self._run(ctx, tool, arguments, name)
+        note = self._supervisor.pins.note(tool.own_name)
+        return replace(result, meta={**result.meta, TRUST_META: note}) if note else result
+
+    def explain_change(self, key: Key, arguments: Object) -> str:
+        """What changed in a tool, if the arguments fit its trusted definition and not the current one."""
+        tool = self._supervisor.tool_list.by_name.get(key.name)
+        return "" if tool is None else self._supervisor.pins.review.explain(tool.own_name, arguments)
 
     async def _listed_tools(self, ctx: Context) -> Mapping[str, RemoteTool]:
         """Return the tools by name, once connected or if only a login is missing. Raises `ServerUnavailable`."""

@@ -31,6 +31,7 @@ from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.pins import PinWatch
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
@@ -120,6 +121,7 @@ class Supervisor:
         self._has_catalog = False
         """Whether there are lists of this run or of an earlier one."""
         self._catalog = ServerCatalog(cache, options)
+        self.pins = PinWatch(None if cache is None else cache.pins, options)
         self._may_reject_discover = True
         """Whether `server/discover` may be the reason for a server to close the connection."""
         self._wake_event = AutoResetEvent()
@@ -320,7 +322,7 @@ class Supervisor:
                     timeout_reason = f"no tool list within {self._options.list_timeout_s:g} s"
                     # Errors are normal while negotiating with an older server; only signals from here on count.
                     channel.refresh_needed.clear()
-                    tool_list = await self._lister.read(connection, self.tool_list.by_name)
+                    tool_list = await self._read_tools(connection)
                     limit.deadline, ready_at = math.inf, anyio.current_time()
                     self._ready(connection, tool_list)
                     await self._serve(connection)
@@ -410,6 +412,18 @@ class Supervisor:
         )
         self._adopt(connection, tool_list)
 
+    async def _read_tools(self, connection: Connection) -> ToolList:
+        """Read the tool list; where changes are held, with the trusted versions in place of changed ones."""
+        tool_list = await self._lister.read(connection, self.tool_list.by_name)
+        if not self.pins.holds or tool_list.problem:
+            return tool_list
+        entries = tool_list.definitions.entries
+        review = await self.pins.hold(entries, connection.info.instructions)
+        if not review.changes:
+            return tool_list
+        held = await self._lister.restore(review.held_entries(entries), modern=connection.protocol.modern)
+        return replace(held, rejected=(*held.rejected, *review.rejections(self._options.name)))
+
     def _documents_changed(self) -> None:
         if self.document_lister.documents is not None:
             self._catalog.save_documents(self.document_lister.documents)
@@ -420,6 +434,7 @@ class Supervisor:
         changed = not _same_tools(self.tool_list.tools, tool_list.tools)
         if not tool_list.problem:
             self._catalog.save_tools(tool_list.definitions, connection.protocol_version, connection.info)
+            self.pins.listed(tool_list.definitions.entries, connection.info.instructions)
         # The definitions are in the cache, and not needed here any longer.
         self.tool_list = replace(tool_list, definitions=ToolDefinitions())
         self._listed_at = time.time()
@@ -454,6 +469,7 @@ class Supervisor:
             if connection.can_subscribe:
                 group.start_soon(connection.follow_list_changes, self._fleet.listen_retry_s)
             group.start_soon(self._keep_current, connection)
+            group.start_soon(self.pins.run, connection.channel.refresh_needed.set)
             group.start_soon(self.document_lister.maintain, connection)
             group.start_soon(self.subscriptions.maintain, connection)
             await connection.channel.closed.wait()
@@ -495,7 +511,7 @@ class Supervisor:
         """List again. Returns why that failed, and whether anything changed."""
         try:
             with anyio.fail_after(self._options.list_timeout_s):
-                fresh = await self._lister.read(connection, self.tool_list.by_name)
+                fresh = await self._read_tools(connection)
         except ExchangeError as error:
             if error.kind is FailureKind.LOGIN:
                 connection.channel.closed.set(error.reason, reconnect=True)

@@ -1,0 +1,57 @@
+"""`toolcrib trust` and `toolcrib diff`: what changed in the definitions of a server, and accepting it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.cli.conftest import Ran, toolbox
+
+from toolcrib.state.sqlite import SqliteStore
+from toolcrib.upstream.pins import PinStore
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def changed(settings: Callable[..., Path], tmp_path: Path) -> Path:
+    """Settings whose state file knows a server of which one tool changed."""
+    path = tmp_path / "state.sqlite"
+
+    async def fill() -> None:
+        async with SqliteStore(path) as store:
+            pins = PinStore(store)
+            await pins.review("wiki", [{"name": "find", "description": "Finds pages."}, {"name": "get"}])
+            await pins.review("wiki", [{"name": "find", "description": "Finds anything."}, {"name": "get"}])
+
+    anyio.run(fill)
+    return settings({"state": {"path": str(path)}}, box=toolbox())
+
+
+def test_diff_shows_what_changed(command: Command, changed: Path) -> None:
+    out = command("diff", "wiki", "--config", changed).out
+    assert "wiki:find" in out
+    assert "its description changed" in out
+    assert "-description: Finds pages." in out
+    assert "+description: Finds anything." in out
+    assert "get" not in out
+
+
+def test_trust_accepts_it_and_then_nothing_differs(command: Command, changed: Path) -> None:
+    assert command("trust", "wiki", "find", "--config", changed).out.strip() == "trusted: wiki:find"
+    assert "Nothing differs" in command("diff", "wiki:find", "--config", changed).out
+    assert "Nothing differs" in command("trust", "wiki", "--config", changed).out
+
+
+def test_diff_since_a_day_shows_every_version(command: Command, changed: Path) -> None:
+    found = command("diff", "wiki:find", "--since", "2020-01-01", "--json", "--config", changed).json
+    assert [one["summary"] for one in found] == ["it was listed for the first time", "its description changed"]
+    assert command("diff", "wiki", "--since", "2999-01-01", "--config", changed).out.strip() == "Nothing changed."
+
+
+def test_a_server_or_tool_that_is_not_known_is_named_with_a_suggestion(command: Command, changed: Path) -> None:
+    ran = command("diff", "wikis", "--config", changed)
+    assert ran.code == 4
+    assert "wiki" in ran.err
+    assert command("trust", "wiki", "fund", "--config", changed).code == 4
+    assert command("diff", "wiki", "--since", "yesterday", "--config", changed).code == 2
