@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any, Final
+from urllib.parse import quote
 
 import anyio
 from starlette.requests import Request
@@ -23,6 +24,7 @@ from toolcrib._version import VERSION
 from toolcrib.console import approvals, calls, charts, overview, pages, playground, tools
 from toolcrib.console import usage as usage_pages
 from toolcrib.console.approvals import ConsoleDesk
+from toolcrib.console.oidc import ATTEMPT_S, OidcSignIn
 from toolcrib.console.pages import ConsolePage, ConsoleParts, Handler, Visit, read_form, segment
 from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sessions import SESSION_S, ConsoleSession, ConsoleSessions, proves
@@ -32,6 +34,7 @@ from toolcrib.server.asgi import HostOriginMiddleware
 from toolcrib.server.auth import choose_authenticator, is_loopback
 from toolcrib.server.http import serve_http
 from toolcrib.server.lifespan import AsgiApp
+from toolcrib.server.oauth import ExternalAddress
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
@@ -55,6 +58,9 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 }
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SIGN_IN: Final = "/sign-in"
+_URL_CHARS: Final = ":/%#?=@[]!$&'()*+,;"
+_CALLBACK: Final = "/sign-in/callback"
+_STATE_COOKIE: Final = "toolcrib_sign_in"
 _MENU: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
@@ -121,7 +127,7 @@ def make_console(
         tokens=lambda: settings().http.tokens,
         only_tokens=not own.auth.enabled,
     )
-    return Console(parts, sessions, options)
+    return Console(parts, sessions, options, OidcSignIn(own.auth, gateway.state))
 
 
 class Console(AsgiApp):
@@ -129,11 +135,13 @@ class Console(AsgiApp):
 
     path = "/"
 
-    def __init__(self, parts: ConsoleParts, sessions: ConsoleSessions, options: HttpOptions) -> None:
+    def __init__(self, parts: ConsoleParts, sessions: ConsoleSessions, options: HttpOptions, oidc: OidcSignIn) -> None:
         """Raises `MissingExtra` if the template library is not installed."""
         self.options = options
         self.parts = parts
         self._sessions = sessions
+        self._oidc = oidc
+        self._address = ExternalAddress(options)
         self._templates = _load_templates()
         self._static = {name: _StaticFile(name) for name in ("console.css", "console.js", "icon.svg")}
         self._templates.globals["assets"] = {name: f"{name}?{one.tag}" for name, one in self._static.items()}
@@ -159,6 +167,8 @@ class Console(AsgiApp):
             Route("/static/{name}", self._serve_static, methods=["GET"]),
             Route(_SIGN_IN, self._show_sign_in, methods=["GET"]),
             Route(_SIGN_IN, self._sign_in, methods=["POST"]),
+            Route(f"{_SIGN_IN}/at", self._begin_oidc, methods=["GET"]),
+            Route(_CALLBACK, self._finish_oidc, methods=["GET"]),
             Route("/sign-out", self._visited(self._sign_out), methods=["POST"]),
             Route("/events", self._visited(self._events), methods=["GET"]),
             *(Route(path, self._visited(handler), methods=["GET"]) for path, handler in gets.items()),
@@ -316,15 +326,50 @@ class Console(AsgiApp):
             cookie, _ = await self._sessions.sign_in(form.get("token", ""), peer)
         except ToolcribError as error:
             return await self._sign_in_page(request, str(error), 429 if isinstance(error, RateLimited) else 401)
-        wanted = form.get("next", "/")
-        local = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
-        response = RedirectResponse(f"{request.scope.get('root_path', '')}{wanted if local else '/'}", status_code=303)
+        response = RedirectResponse(_local_page(request, form.get("next", "/")), status_code=303)
         _set_cookie(request, response, cookie)
+        return response
+
+    async def _begin_oidc(self, request: Request) -> Response:
+        """Lead the person to an issuer; a cookie makes sure that the same browser comes back."""
+        base = self._address.base(request.scope)
+        redirect_uri = f"{base}{request.scope.get('root_path', '')}{_CALLBACK}"
+        asked = request.query_params
+        try:
+            url, state = await self._oidc.begin(asked.get("issuer", ""), redirect_uri, asked.get("next", "/"))
+        except ToolcribError as error:
+            return await self._sign_in_page(request, str(error), 401)
+        response = RedirectResponse(url, status_code=303)
+        # Not strict: the issuer's page leads back here.
+        response.set_cookie(
+            _STATE_COOKIE, state, max_age=int(ATTEMPT_S), httponly=True, samesite="lax", secure=base.startswith("https")
+        )
+        return response
+
+    async def _finish_oidc(self, request: Request) -> Response:
+        try:
+            cookie = request.cookies.get(_STATE_COOKIE, "")
+            caller, wanted = await self._oidc.finish(request.query_params, cookie)
+            session, _ = await self._sessions.sign_in_as(caller)
+        except ToolcribError as error:
+            return await self._sign_in_page(request, str(error), 401)
+        # A redirect would still be part of the issuer's navigation, on which browsers send no strict cookie.
+        values = {"title": "Signed in", "next": _local_page(request, wanted)}
+        response = await self._render(request, None, ConsolePage("signed_in.html", values))
+        response.headers["refresh"] = f"0; url={quote(values['next'], safe=_URL_CHARS)}"
+        _set_cookie(request, response, session)
+        response.delete_cookie(_STATE_COOKIE)
         return response
 
     async def _sign_in_page(self, request: Request, problem: str, status: int) -> Response:
         wanted = request.query_params.get("next", "/")
-        values = {"title": "Sign in", "problem": problem, "next": wanted, "scope": self.parts.options.scope}
+        values: dict[str, Any] = {
+            "title": "Sign in",
+            "problem": problem,
+            "next": wanted,
+            "scope": self.parts.options.scope,
+        }
+        values["issuers"] = self._oidc.issuers
         return await self._render(request, None, ConsolePage("sign_in.html", values, status))
 
     async def _sign_out(self, visit: Visit) -> Response:
@@ -418,6 +463,12 @@ def _marked(draw: Callable[..., str], markup: Callable[[str], Any]) -> Callable[
 def _cookie_name(request: Request) -> str:
     """A name of this port's own: browsers send the cookies of a host to all its ports."""
     return f"toolcrib_console_{request.url.port or 0}"
+
+
+def _local_page(request: Request, wanted: str) -> str:
+    """A page of the console, and never one elsewhere."""
+    local = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    return f"{request.scope.get('root_path', '')}{wanted if local else '/'}"
 
 
 def _set_cookie(request: Request, response: Response, value: str) -> None:

@@ -122,6 +122,14 @@ class ConsoleSessions:
                 self._failures.popitem(last=False)
             raise
 
+    async def sign_in_as(self, caller: Caller) -> tuple[str, ConsoleSession]:
+        """Open a session for a person that an issuer vouches for. Raises `NotAuthenticated`."""
+        if self._scope not in caller.scopes | caller.roles:
+            raise NotAuthenticated(
+                f"{caller.id} may not use the console.", hint=f'It needs the role or the scope "{self._scope}".'
+            )
+        return await self._open(caller)
+
     async def _identify(self, token: str) -> Caller:
         """The caller of a token who may use the console."""
         if self._authenticator is None:

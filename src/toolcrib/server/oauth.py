@@ -190,19 +190,10 @@ class OAuthResource:
         return identity
 
     def _to_identity(self, claims: Mapping[str, Any], options: IssuerOptions) -> Identity:
-        scopes = _names(claims, options.scopes_claim) if options.scopes_claim else _standard_scopes(claims)
-        lacking = frozenset(self.auth.scopes) - scopes
-        if lacking:
+        caller = claims_to_caller(claims, options)
+        if not caller.scopes >= frozenset(self.auth.scopes):
             raise insufficient_scope(self.auth.scopes)
         expires = claims.get("exp")
-        caller = Caller(
-            id=_word(claims, options.caller_claim),
-            tenant=_tenant(claims, options),
-            scopes=scopes,
-            issuer=options.issuer,
-            roles=_names(claims, options.roles_claim),
-            groups=_names(claims, options.groups_claim),
-        )
         ends = float(expires) + self.auth.leeway_s if isinstance(expires, (int, float)) else None
         return Identity(caller=caller, expires=ends, can_step_up=self.auth.step_up)
 
@@ -383,6 +374,19 @@ def _normal(audience: str) -> str:
         return audience
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}" + (
         f"?{parts.query}" if parts.query else ""
+    )
+
+
+def claims_to_caller(claims: Mapping[str, Any], options: IssuerOptions) -> Caller:
+    """The caller that the claims of a verified token describe. Raises `NotAuthenticated`."""
+    scopes = _names(claims, options.scopes_claim) if options.scopes_claim else _standard_scopes(claims)
+    return Caller(
+        id=_word(claims, options.caller_claim),
+        tenant=_tenant(claims, options),
+        scopes=scopes,
+        issuer=options.issuer,
+        roles=_names(claims, options.roles_claim),
+        groups=_names(claims, options.groups_claim),
     )
 
 

@@ -102,6 +102,8 @@ class IssuerOptions:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     """How the gateway authenticates itself there."""
+    sign_in: bool = False
+    """Whether people can sign in to the console there, with `client_id`."""
     caller_claim: str = "sub"
     tenant: str | None = None
     """The tenant of all its callers. Without `tenant` and `tenant_claim`, the issuer is their tenant."""
@@ -172,6 +174,8 @@ class AuthOptions:
             yield "path", 'must begin with "/" and not end with it, such as /acme'
         if issuer.tenant is not None and issuer.tenant_claim:
             yield "tenant", "cannot be combined with tenant_claim; remove one of them"
+        if issuer.sign_in and not issuer.client_id:
+            yield "sign_in", "needs client_id, which the issuer knows the console by"
         if issuer.introspection_url and not (issuer.client_id and issuer.client_secret):
             yield "introspection_url", "needs client_id and client_secret, which issuers ask for there"
 

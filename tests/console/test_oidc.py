@@ -1,0 +1,136 @@
+"""Signing in to the console at an authorization server, and attempts to get in without one."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import anyio
+import httpx2
+import pytest
+from authlib.oauth2.rfc6749 import OAuth2Request
+from tests.console.support import ADDRESS, TOKENS, Browser, console_app
+from tests.fixtures.servers.authorization import Client
+from tests.server.test_oauth_login import JwtIssuer
+from tests.upstream.support import serving
+
+from toolcrib.options import AuthOptions, IssuerOptions
+
+pytestmark = pytest.mark.anyio
+
+CALLBACK = f"http://{ADDRESS}/sign-in/callback"
+
+
+class OidcIssuer(JwtIssuer):
+    """The authorization server, with ID tokens; `claims` are added to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: dict[str, Any] = {"roles": ["console"]}
+        secret = "secret-of-the-console"
+        self.clients["console"] = Client(
+            client_id="console", client_secret=secret, redirect_uris=[CALLBACK], method="client_secret_basic"
+        )
+
+    def save_token(self, token: Mapping[str, Any], request: OAuth2Request) -> None:
+        super().save_token(token, request)
+        nonce = next(asked["nonce"] for path, asked in reversed(self.requests) if path == "/authorize")
+        claims = {"iss": self.issuer, "sub": "ann", "aud": "console", "nonce": nonce, **self.claims}
+        assert isinstance(token, dict)
+        token["id_token"] = self.signer.token(claims=claims)
+
+
+@contextlib.asynccontextmanager
+async def at_sign_in(next_page: str = "/usage") -> AsyncIterator[tuple[OidcIssuer, Browser, str]]:
+    """The issuer, a browser, and the address to which the console sent it to sign in."""
+    issuer = OidcIssuer()
+    async with serving(issuer.app) as login:
+        issuer.issuer = login
+        issuer.metadata = {"jwks_uri": f"{login}/keys"}
+        options = IssuerOptions(
+            issuer=login, client_id="console", client_secret="secret-of-the-console", sign_in=True, tenant="acme"
+        )
+        auth = AuthOptions(issuers=(options,), resource="https://tools.example/mcp", private_hosts=("127.0.0.1",))
+        async with Browser(console_app(tokens=TOKENS, settings={"auth": auth})) as browser:
+            page = (await browser.get("/sign-in")).text
+            assert "Sign in at 127.0.0.1" in page
+            sent = await browser.get(f"/sign-in/at?{urlencode({'issuer': login, 'next': next_page})}")
+            assert sent.status_code == 303
+            yield issuer, browser, sent.headers["location"]
+
+
+async def consent(url: str) -> str:
+    """Agree at the issuer; the path on the console that it leads back to."""
+    async with httpx2.AsyncClient(trust_env=False) as person:
+        back = (await person.get(url)).headers["location"]
+    assert back.startswith(CALLBACK)
+    return str(back.removeprefix(f"http://{ADDRESS}"))
+
+
+async def test_a_person_with_the_role_signs_in_and_comes_to_the_page_they_wanted() -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in() as (_, browser, url):
+            asked = parse_qs(urlsplit(url).query)
+            assert (asked["code_challenge_method"], asked["scope"]) == (["S256"], ["openid"])
+            signed_in = await browser.get(await consent(url))
+            assert (signed_in.status_code, signed_in.headers["refresh"]) == (200, "0; url=/usage")
+            assert "samesite=strict" in signed_in.headers["set-cookie"].casefold()
+            assert "ann" in await browser.load("/")
+
+
+@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example", "/\r\nset-cookie: x"])
+async def test_it_never_leads_to_another_site(target: str) -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in(target) as (_, browser, url):
+            signed_in = await browser.get(await consent(url))
+            assert "evil" not in signed_in.headers["refresh"]
+            assert "\n" not in signed_in.headers["refresh"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"roles": []}, "may not use the console"),
+        ({"nonce": "another"}, "Signing in failed"),
+        ({"aud": "another"}, "Signing in failed"),
+        ({"aud": ["console", "another"], "azp": "another"}, "Signing in failed"),
+        ({"iss": "https://evil.example"}, "not valid"),
+        ({"exp": 1}, "has expired"),
+    ],
+)
+async def test_an_id_token_that_does_not_fit_opens_nothing(claims: dict[str, Any], reason: str) -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in() as (issuer, browser, url):
+            issuer.claims |= claims
+            refused = await browser.get(await consent(url))
+            assert refused.status_code == 401
+            assert reason in refused.text
+            assert (await browser.get("/")).status_code == 303
+
+
+async def test_an_attempt_belongs_to_its_browser_and_can_be_used_once() -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in() as (_, browser, url):
+            back = await consent(url)
+            state = browser.cookies.pop("toolcrib_sign_in")
+            assert "did not begin" in (await browser.get(back)).text
+            browser.cookies["toolcrib_sign_in"] = state
+            assert (await browser.get(back)).status_code == 200
+            browser.cookies.clear()
+            browser.cookies["toolcrib_sign_in"] = state
+            assert "has ended" in (await browser.get(back)).text
+
+
+async def test_an_answer_of_another_issuer_is_refused() -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in() as (_, browser, url):
+            back = await consent(url)
+            mixed = f"{back.partition('&iss=')[0]}&iss=https%3A%2F%2Fevil.example"
+            assert (await browser.get(mixed)).status_code == 401
+
+
+async def test_no_one_is_sent_to_an_issuer_that_the_settings_do_not_name() -> None:
+    async with Browser(console_app(tokens=TOKENS)) as browser:
+        refused = await browser.get("/sign-in/at?issuer=https%3A%2F%2Fevil.example")
+        assert refused.status_code == 401
+        assert "location" not in refused.headers
