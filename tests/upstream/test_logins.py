@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -66,7 +67,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(limit_s: float = 30, **issuer: Any) -> AsyncIterator[World]:
+async def world(limit_s: float = 60, **issuer: Any) -> AsyncIterator[World]:
     made = Issuer(**issuer)
     protected = ProtectedServer(made)
     with anyio.fail_after(limit_s):
@@ -537,6 +538,15 @@ async def test_a_login_sealed_with_another_key_is_named_as_such() -> None:
         it.options = replace(it.options, logins=LoginOptions(key="other" * 8))
         async with it.connected() as (server, _):
             assert "sealed with a key that this process does not have" in server.status.reason
+
+
+async def test_a_keyring_that_does_not_answer_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("toolcrib.upstream.login_vault._KEYRING_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("toolcrib.upstream.login_vault.find_sealer", lambda _: released.wait(10))
+    with anyio.fail_after(10), pytest.raises(SettingsError, match="keyring"):
+        await LoginVault(MemoryStore(), LoginOptions()).give_answer("state", {})
+    released.set()
 
 
 def test_a_key_is_replaced_without_a_new_login() -> None:

@@ -283,8 +283,13 @@ class LoginVault:
     async def _unsealed(self) -> Sealer:
         async with self._sealer_lock:
             if self._sealer is None:
-                with anyio.fail_after(_KEYRING_TIMEOUT_S):
+                with anyio.move_on_after(_KEYRING_TIMEOUT_S):
                     self._sealer = await anyio.to_thread.run_sync(find_sealer, self._options, abandon_on_cancel=True)
+            if self._sealer is None:
+                raise SettingsError(
+                    "The system's keyring, which has the key of stored logins, does not answer.",
+                    hint=f"Unlock it, or set {KEY_VARIABLE}.",
+                )
             return self._sealer
 
     async def load(self, key: str) -> Login | None:
