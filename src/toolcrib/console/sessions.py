@@ -167,9 +167,12 @@ class ConsoleSessions:
         return session if await self._is_valid(session, cookie) else None
 
     async def _is_valid(self, session: ConsoleSession, cookie: str) -> bool:
-        """Whether the token of a session still identifies its caller; looked up again after a while."""
+        """Whether the token of a session still identifies its caller; looked up again after a while.
+
+        A session that was opened at an authorization server has no token, and lasts its time.
+        """
         now = self._clock()
-        if not self.needs_token or now < self._checked.get(session.key, -_CHECK_S) + _CHECK_S:
+        if not self.needs_token or not session.sealed or now < self._checked.get(session.key, -_CHECK_S) + _CHECK_S:
             return True
         try:
             caller = await self._identify(_sealed(cookie, bytes.fromhex(session.sealed)).decode("utf-8", "replace"))
