@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-hostile bench-hostile-messages bench-faults bench-soak dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-results bench-hostile bench-hostile-messages bench-faults bench-soak dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-replies: $(VENV)/.ready  ## What a search reply costs, and whether the cal
 
 bench-hostile: $(VENV)/.ready  ## Hostile scripts in the sandbox, twice, on a busy machine; ARGS="FOLDER" for more of them
 	$(BIN)/python bench/hostile.py $(ARGS)
+
+bench-results: $(VENV)/.ready  ## What replies to large results cost, and whether the rest can be read
+	$(BIN)/python bench/large_results
 
 bench-faults: $(VENV)/.ready  ## Faulty servers behind a gateway, and what they cost the others; ARGS="--seconds 60 --seed 2"
 	$(BIN)/python bench/faults.py $(ARGS)
