@@ -168,6 +168,13 @@ ADDRESSES: Mapping[str, tuple[dict[str, Any], dict[str, str], str, str, str]] = 
         "/mcp",
     ),
     "a proxy that is not trusted": ({}, PROXY, "/mcp", "http://tools.example/mcp", "/mcp"),
+    "a proxy beside the trusted ones": (
+        {"trusted_proxies": ("203.0.113.0/24",)},
+        PROXY,
+        "/mcp",
+        "http://tools.example/mcp",
+        "/mcp",
+    ),
     "a trusted proxy that passes on a lie": (
         {"trusted_proxies": ("198.51.100.7",)},
         {"x-forwarded-host": "evil.example"},
