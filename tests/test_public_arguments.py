@@ -162,6 +162,7 @@ LEFT_OUT: Mapping[str, str] = {
     "scope": "called by the gateway",
     "statuses": "called by the gateway",
     "end_session": "called by the gateway",
+    "explain_change": "called by the gateway",
     "roots_changed": "called by the gateway",
     "request_document": "called by the gateway",
     "request_task": "called by the gateway",
