@@ -8,8 +8,14 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from mcp.shared.exceptions import MCPError
 
-from toolcrib.upstream.http_pool import AiohttpTransport, PooledResponse
+from toolcrib.upstream.channel import AutoResetEvent, CloseEvent, FailureKind, embedded_failure
+from toolcrib.upstream.http import DirectCaller
+from toolcrib.upstream.http_pool import AiohttpTransport, PooledResponse, _Connection
+from toolcrib.upstream.http_transport import AuthTransport
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor
 
 pytestmark = pytest.mark.anyio
 
@@ -140,6 +146,64 @@ async def test_a_cancelled_exchange_closes_its_connection() -> None:
             await peer.ask()
         with anyio.fail_after(5):
             await peer.dropped.wait()
+
+
+async def test_a_cancellation_that_comes_with_the_response_leaves_the_connection_to_the_next_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received = _Connection.data_received
+    firsts: list[asyncio.Task[PooledResponse]] = []
+    seconds: list[asyncio.Task[PooledResponse]] = []
+
+    def received_during_other_work(connection: _Connection, data: bytes) -> None:
+        is_first = bool(firsts) and not seconds
+        if is_first:
+            seconds.append(asyncio.create_task(peer.ask()))  # it takes the connection that is free from now on
+        received(connection, data)
+        if is_first:
+            firsts[0].cancel()
+
+    monkeypatch.setattr(_Connection, "data_received", received_during_other_work)
+    async with scripted(short(b"{}"), short(b"[1]"), short(b"[2]")) as peer:
+        await peer.ask()
+        firsts.append(asyncio.create_task(peer.ask()))
+        with anyio.fail_after(5):
+            await asyncio.wait(firsts)
+            found = await seconds[0]
+        assert firsts[0].cancelled()
+        assert (found.body, peer.connections) == (b"[2]", 1)
+
+
+async def test_a_response_that_is_closed_twice_returns_its_connection_once() -> None:
+    events = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9\r\n\r\ndata: 1\n\n"
+    async with scripted(events, short(b"[1]"), short(b"[2]")) as peer:
+        response = await peer.ask()
+        await body_of(response)
+        await response.aclose()
+        with anyio.fail_after(5):
+            found = await asyncio.gather(peer.ask(), peer.ask())
+        assert sorted(one.body or b"" for one in found) == [b"[1]", b"[2]"]
+        assert peer.connections == 2
+
+
+async def test_a_response_that_breaks_off_or_cannot_be_decoded_loses_that_call_only() -> None:
+    long = HEAD + b"Content-Length: 900000\r\n\r\n" + b'{"a":"' + b"x" * 100_000
+    error = b"HTTP/1.1 500 E\r\nContent-Type: text/plain\r\nContent-Length: 900\r\n\r\noops"
+    for answer in (long, error, short(b"no gzip", b"Content-Encoding: gzip\r\n")):
+        async with scripted(answer, closes=True) as peer:
+            options = ServerOptions(name="s", transport="http", url=str(peer.url))
+            caller, refresh = DirectCaller(options, lambda: None), AutoResetEvent()
+            redact = Redactor(options)
+            caller.open(
+                AuthTransport(peer.transport, options, FleetOptions(), redact, CloseEvent(), refresh), str(peer.url)
+            )
+            with anyio.fail_after(5):
+                with pytest.raises(MCPError) as failed:
+                    await caller.call("tools/call", {"name": "t"}, {}, modern=True, exchange=None)
+                failure = embedded_failure(failed.value)
+                assert failure is not None
+                assert failure.kind is FailureKind.LOST
+                await refresh.wait()
 
 
 @pytest.mark.parametrize(

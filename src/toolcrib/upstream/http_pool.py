@@ -52,6 +52,7 @@ class PooledResponse(httpx2.AsyncByteStream):
         """With names in lower case."""
         self.body = body
         """The whole body of a short JSON response; None if it has to be read from the stream."""
+        self._is_closed = body is not None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self.body is not None:
@@ -62,7 +63,8 @@ class PooledResponse(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Return the connection to the pool, or close it if the body was not read to its end."""
-        if self.body is None:
+        if not self._is_closed:  # by the second time, another exchange may have the connection
+            self._is_closed = True
             self._connection.end_response()
 
 
@@ -84,11 +86,7 @@ class ConnectionPool:
         Closes the connection if it is cancelled.
         """
         connection = self._take_idle() or await self._connect(connect_s)
-        try:
-            return await connection.send(request)
-        except BaseException:
-            connection.close()
-            raise
+        return await connection.send(request)
 
     def close(self) -> None:
         """Close every connection."""
@@ -201,15 +199,22 @@ class _Connection(asyncio.Protocol):
         self._pool.added(self)
 
     async def send(self, request: bytes) -> PooledResponse:
-        """Send a request. Raises `httpx2.TransportError`."""
+        """Send a request. Raises `httpx2.TransportError`. Closes the connection if it is cancelled."""
         if self._transport is None or self._error is not None:
+            self.close()
             raise self._error or httpx2.RemoteProtocolError("the connection was closed")
         self._reset()
         self._parser = self._new_parser(self)
         self._is_complete = False
-        self._waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[PooledResponse] = asyncio.get_running_loop().create_future()
+        self._waiter = waiter
         self._transport.write(request)
-        return await self._waiter
+        try:
+            return await waiter
+        except BaseException:
+            if not _is_whole(waiter):  # after a whole response, another exchange may have the connection
+                self.close()
+            raise
 
     async def read(self) -> bytes | None:
         """Return the next part of a body; None at its end. Raises `httpx2.TransportError`."""
@@ -353,6 +358,12 @@ class _Connection(asyncio.Protocol):
             self._pool.release(self)
         else:
             self.close()
+
+
+def _is_whole(waiter: "asyncio.Future[PooledResponse]") -> bool:
+    """Whether a response has come whole, so that its connection was given back."""
+    is_there = waiter.done() and not waiter.cancelled() and waiter.exception() is None
+    return is_there and waiter.result().body is not None
 
 
 # -- everything else, on aiohttp ---------------------------------------------------------------------------------------

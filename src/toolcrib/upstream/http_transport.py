@@ -184,16 +184,16 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             return await self.send("POST", url, headers, content, bounds)
         try:
             answer = await self._pooled.exchange(url, head + content, connect_s=self._timeout["connect"])
-        except httpx2.TransportError as error:
+            if answer is None:
+                return await self.send("POST", url, headers, content, bounds)
+            if answer.body is not None and len(answer.body) <= min(bounds.nodes, bounds.bytes) and _is_plain(answer):
+                self.plain = True
+                return answer.body
+            request = self._request("POST", url, headers, content, bounds)
+            found = httpx2.Response(answer.status, headers=answer.headers, stream=answer)
+            found = await self._response(request, found)
+        except httpx2.TransportError as error:  # also in the middle of a body
             return self._transport_failure(error)
-        if answer is None:
-            return await self.send("POST", url, headers, content, bounds)
-        if answer.body is not None and len(answer.body) <= min(bounds.nodes, bounds.bytes) and _is_plain(answer):
-            self.plain = True
-            return answer.body
-        request = self._request("POST", url, headers, content, bounds)
-        found = httpx2.Response(answer.status, headers=answer.headers, stream=answer)
-        found = await self._response(request, found)
         found.request = request
         return found
 
