@@ -34,7 +34,8 @@ def completed(line: str, folder: Path, shell: str = "bash") -> list[str]:
 
 def test_verbs_and_servers_are_completed(settings: Settings, tmp_path: Path) -> None:
     settings(alpha=toolbox(), beta=toolbox()).rename(tmp_path / "toolcrib.json")
-    assert sorted(completed("toolcrib se", tmp_path)) == ["plain,search", "plain,serve", "plain,servers"]
+    verbs = ["plain,search", "plain,serve", "plain,servers", "plain,service"]
+    assert sorted(completed("toolcrib se", tmp_path)) == verbs
     assert completed("toolcrib tools --namespace ", tmp_path) == ["plain,alpha", "plain,beta"]
     assert completed("toolcrib tools --namespace a", tmp_path) == ["plain,alpha"]
 

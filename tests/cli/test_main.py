@@ -104,6 +104,12 @@ def test_every_kind_of_error_that_a_verb_can_meet_has_an_exit_code_that_says_som
 
 def test_help_loads_nothing_heavy() -> None:
     heavy = ("mcp", "pydantic", "starlette", "httpx2", "anyio", "asyncio", "numpy", "jsonschema_rs", "rich", "tomllib")
-    program = f"import sys, toolcrib.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
+    program = f"""
+import contextlib, io, sys
+from toolcrib.cli.main import app
+with contextlib.redirect_stdout(io.StringIO()) as page:
+    app(["--help"], standalone_mode=False)
+print("audit" in page.getvalue(), [name for name in {heavy!r} if name in sys.modules])
+"""
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
-    assert loaded.stdout.strip() == "[]"
+    assert loaded.stdout.strip() == "True []"

@@ -1,19 +1,14 @@
 """`toolcrib audit`: check an audit log, and digest arguments as it does."""
-# ruff: noqa: ARG001 - `debug` is read by `report_errors`
+# ruff: noqa: ARG001, PLC0415 - as in `main`
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from toolcrib.cli.arguments import read_arguments
 from toolcrib.cli.options import config_option, reports
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, pluralize
-from toolcrib.middleware.audit import digest_key
-from toolcrib.middleware.audit_file import AuditReport, verify_audit
-from toolcrib.middleware.fingerprint import canonical_json, digest
-from toolcrib.middleware.options import AuditFileOptions
-from toolcrib.settings.loader import load_settings
 
 
 @click.command(short_help="Check whether the audit log was changed.")
@@ -29,6 +24,9 @@ def audit(*, action: str, what: str | None, holds: str | None, config: Path | No
     log is not whole. digest prints the digest that the log has for these arguments of a call, a JSON object or @FILE;
     both need the key of the log, from the settings, if it has one.
     """
+    from toolcrib.middleware.audit_file import verify_audit
+    from toolcrib.settings.loader import load_settings
+
     options = load_settings(config).gateway.calls.audit_file if what is None or config or action == "digest" else None
     if action == "digest":
         _print_digest(options, what, as_json=as_json)
@@ -45,7 +43,11 @@ def audit(*, action: str, what: str | None, holds: str | None, config: Path | No
         raise click.exceptions.Exit(ExitCode.SERVER)
 
 
-def _print_digest(options: AuditFileOptions | None, text: str | None, *, as_json: bool) -> None:
+def _print_digest(options: Any, text: str | None, *, as_json: bool) -> None:
+    from toolcrib.cli.arguments import read_arguments
+    from toolcrib.middleware.audit import digest_key
+    from toolcrib.middleware.fingerprint import canonical_json, digest
+
     if options is None or options.key is None:
         raise UsageError(
             "Only a log with a key has digests that can be made again.", hint="Set calls.audit_file.key, as ${NAME}."
@@ -56,7 +58,7 @@ def _print_digest(options: AuditFileOptions | None, text: str | None, *, as_json
     echo_json({"arguments": found}) if as_json else echo(found)
 
 
-def _print_report(report: AuditReport) -> None:
+def _print_report(report: Any) -> None:
     for problem in report.problems:
         echo(problem)
     count = f"{pluralize(report.records, 'record')} in {pluralize(len(report.files), 'file')}"

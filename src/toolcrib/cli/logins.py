@@ -1,7 +1,6 @@
 """`toolcrib login`, `logout` and `logins`: logins of people at servers behind OAuth. Tokens are never printed."""
-# ruff: noqa: ARG001 - `debug` is read by `report_errors`
+# ruff: noqa: ARG001, PLC0415 - as in `main`
 
-import asyncio
 import contextlib
 import os
 import sys
@@ -15,16 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-import anyio
-import anyio.to_thread
 import click
 
 from toolcrib.cli.completion import complete_server
 from toolcrib.cli.options import ServerSource, reports
 from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_time, print_columns
 from toolcrib.errors import BackendNotFound, LoginRequired, NotFound, SettingsError
-from toolcrib.names import nearest
-from toolcrib.types import Caller
 
 _MAX_PASTED: Final = 8192
 
@@ -56,6 +51,8 @@ def login(
     The login is kept sealed with the state, and refreshed by every gateway that uses it; one that runs takes it up by
     itself. If the browser is on another machine, paste the address at which it ends here.
     """
+    import anyio
+
     settings = ServerSource(config=config).load()
     stored = anyio.run(_log_in, settings, server, _as_caller(caller, tenant), not (no_browser or as_json))
     if as_json:
@@ -74,6 +71,8 @@ def logout(
     *, server: str, caller: str | None, tenant: str | None, config: Path | None, as_json: bool, debug: bool
 ) -> None:
     """Delete a stored login, and have the authorization server revoke it if it can."""
+    import anyio
+
     settings = ServerSource(config=config).load()
     revoked = anyio.run(_log_out, settings, server, _as_caller(caller, tenant))
     if as_json:
@@ -87,6 +86,8 @@ def logout(
 @reports()
 def logins(*, config: Path | None, as_json: bool, debug: bool) -> None:
     """List the stored logins: whose they are, and how long their tokens last. Tokens are never shown."""
+    import anyio
+
     settings = ServerSource(config=config).load()
     found = anyio.run(_list, settings)
     if as_json:
@@ -97,7 +98,9 @@ def logins(*, config: Path | None, as_json: bool, debug: bool) -> None:
         print_columns(map(_row, found), head=("SERVER", "FOR", "ISSUER", "STATE", "SCOPES"))
 
 
-def _as_caller(caller: str | None, tenant: str | None) -> Caller | None:
+def _as_caller(caller: str | None, tenant: str | None) -> Any:
+    from toolcrib.types import Caller
+
     if caller is None and tenant is not None:
         raise UsageError("--tenant needs --caller.")
     return None if caller is None else Caller(id=caller, tenant=tenant)
@@ -106,6 +109,8 @@ def _as_caller(caller: str | None, tenant: str | None) -> Caller | None:
 @asynccontextmanager
 async def _service(settings: Any) -> AsyncIterator[Any]:
     """The logins in the state of the settings. Raises `SettingsError` if they are not kept anywhere."""
+    import anyio
+
     state_options = import_module("toolcrib.state.options")
     if settings.fleet.logins.key_file is None and not settings.fleet.logins.key:
         raise SettingsError("State is kept in memory only, so a login would end with this command.", hint="Set state.")
@@ -119,8 +124,10 @@ async def _service(settings: Any) -> AsyncIterator[Any]:
             service.close()
 
 
-def _options_of(settings: Any, name: str, caller: Caller | None) -> Any:
+def _options_of(settings: Any, name: str, caller: Any) -> Any:
     """The options of a server that can have such a login."""
+    from toolcrib.names import nearest
+
     known = {server.name: server for server in settings.servers}
     if name not in known:
         raise BackendNotFound(f'There is no server "{name}".', suggestions=nearest(name, known))
@@ -136,7 +143,10 @@ def _options_of(settings: Any, name: str, caller: Caller | None) -> Any:
     return options
 
 
-async def _log_in(settings: Any, name: str, caller: Caller | None, browse: bool) -> Any:  # noqa: FBT001 - anyio.run
+async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  # noqa: FBT001 - anyio.run
+    import anyio
+    import anyio.to_thread
+
     options = _options_of(settings, name, caller)
     async with _service(settings) as service:
         stored = service.credentials(options, caller)
@@ -173,6 +183,8 @@ async def _read_pasted(service: Any, url: str) -> None:
 
 async def _lines_of_stdin() -> AsyncIterator[str]:
     """Read lines in a thread that does not keep the process from ending while nothing is typed."""
+    import asyncio
+
     loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 
     def read() -> None:
@@ -189,7 +201,7 @@ async def _lines_of_stdin() -> AsyncIterator[str]:
             yield line.decode(errors="replace")
 
 
-async def _log_out(settings: Any, name: str, caller: Caller | None) -> bool:
+async def _log_out(settings: Any, name: str, caller: Any) -> bool:
     options = _options_of(settings, name, caller)
     async with _service(settings) as service:
         stored = service.credentials(options, caller)

@@ -13,11 +13,6 @@ import click
 from toolcrib.cli.options import ServerSource, reports, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, iso_time, pluralize
 from toolcrib.errors import NotFound
-from toolcrib.names import nearest
-from toolcrib.trust.lint import Finding, lint_tools
-from toolcrib.trust.pins import describe_change, diff_lines
-from toolcrib.types import Tool
-from toolcrib.upstream.pins import PinStore
 
 
 @click.command(short_help="Look for texts in tools that mislead a model.")
@@ -37,6 +32,8 @@ def lint(source: ServerSource, *, tools: Path | None, hard: bool, as_json: bool,
     A hard finding has hardly any honest explanation; a soft one is worth a look. The exit code is 7 if there is a
     hard finding. No model and no network service takes part.
     """
+    from toolcrib.trust.lint import lint_tools
+
     found = [one for one in lint_tools(_read(source, tools)) if not hard or one.severity == "hard"]
     if as_json:
         echo_json([one.payload() for one in found])
@@ -46,7 +43,7 @@ def lint(source: ServerSource, *, tools: Path | None, hard: bool, as_json: bool,
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
-def _read(source: ServerSource, file: Path | None) -> Sequence[Tool]:
+def _read(source: ServerSource, file: Path | None) -> Sequence[Any]:
     if file is not None:
         from toolcrib.cli.files import read_tools
 
@@ -57,7 +54,7 @@ def _read(source: ServerSource, file: Path | None) -> Sequence[Tool]:
     return inspect(settings, lambda app: app.gateway.tools(app.local_context()))
 
 
-def _show(found: Sequence[Finding]) -> None:
+def _show(found: Sequence[Any]) -> None:
     for tool, group in groupby(sorted(found, key=lambda one: (one.severity, one.tool)), key=lambda one: one.tool):
         echo(tool)
         for one in group:
@@ -130,10 +127,13 @@ def _moment(day: str | None) -> float | None:
 async def _trust(server: str, tool: str | None, config: Path | None) -> list[str]:
     async with _pins(config) as pins:
         await _check_server(pins, server, tool)
-        return await pins.trust(server, tool)
+        accepted: list[str] = await pins.trust(server, tool)
+        return accepted
 
 
 async def _changes(server: str, tool: str, since: float | None, config: Path | None) -> list[dict[str, Any]]:
+    from toolcrib.trust.pins import diff_lines
+
     async with _pins(config) as pins:
         await _check_server(pins, server, tool or None)
         if since is not None:
@@ -155,6 +155,8 @@ async def _changes(server: str, tool: str, since: float | None, config: Path | N
 
 def _versions_since(history: list[tuple[float, dict[str, Any]]], tool: str, since: float) -> list[dict[str, Any]]:
     """Each version that was recorded since a moment, beside the one before."""
+    from toolcrib.trust.pins import describe_change, diff_lines
+
     known: dict[str, Any] = {}
     found = []
     for at, versions in history:
@@ -175,16 +177,19 @@ def _versions_since(history: list[tuple[float, dict[str, Any]]], tool: str, sinc
 
 
 @asynccontextmanager
-async def _pins(config: Path | None) -> AsyncIterator[PinStore]:
+async def _pins(config: Path | None) -> AsyncIterator[Any]:
     from toolcrib.cli.state import state_options
     from toolcrib.state.options import make_store
+    from toolcrib.upstream.pins import PinStore
 
     async with make_store(state_options(config)) as store:
         yield PinStore(store)
 
 
-async def _check_server(pins: PinStore, server: str, tool: str | None) -> None:
+async def _check_server(pins: Any, server: str, tool: str | None) -> None:
     """Raise `NotFound` for a server without pins, or a tool that it never had."""
+    from toolcrib.names import nearest
+
     known = await pins.servers()
     if server not in known:
         raise NotFound(
