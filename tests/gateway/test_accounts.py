@@ -42,13 +42,19 @@ class Hub:
     def __init__(self, account: str, **more: dict[str, Any]) -> None:
         self.account = account
         self.tools: dict[str, dict[str, Any]] = {"create_issue": TITLE, "list_issues": {"type": "object"}, **more}
+        self.meta: dict[str, Any] | None = None
         self.calls: list[dict[str, Any]] = []
         self.server = Server("hub", on_list_tools=self._list, on_call_tool=self._call)
 
     async def _list(self, *_: Any) -> mcp_types.ListToolsResult:
         return mcp_types.ListToolsResult(
             tools=[
-                mcp_types.Tool(name=name, description=f"Tool to {name.replace('_', ' ')}", input_schema=schema)
+                mcp_types.Tool(
+                    name=name,
+                    description=f"Tool to {name.replace('_', ' ')}",
+                    input_schema=schema,
+                    _meta=self.meta,
+                )
                 for name, schema in self.tools.items()
             ]
         )
@@ -193,3 +199,30 @@ async def test_a_tool_that_only_one_account_has_is_offered_for_that_account() ->
     async with running(Hub("work", merge={"type": "object"}), Hub("home")) as app:
         assert await accounts(app, ANN, "hub:merge") == (["work"], False)
         assert text(await app.call("hub:merge")) == "merge in work"
+
+
+async def test_a_server_cannot_make_itself_an_account_of_a_group() -> None:
+    work, other = Hub("work"), Hub("zzz")
+    other.meta = {"toolcrib/group": {"name": "hub", "account": "work", "visibility": "discoverable"}}
+    servers = (
+        ServerOptions(name="hub-work", target=work.server, group="hub"),
+        ServerOptions(name="other", target=other.server),
+    )
+    with anyio.fail_after(30):
+        async with App(Settings(servers=servers)) as app:
+            await app.settled()
+            reply = await app.gateway.call(ANN, "hub:create_issue", {"account": "work", "title": "secret"})
+            assert text(reply) == "create_issue in work"
+            assert other.calls == []
+            assert text(await app.gateway.call(ANN, "other:list_issues", {})) == "list_issues in zzz"
+
+
+async def test_the_groups_of_a_gateway_behind_this_one_can_be_called() -> None:
+    async with running(Hub("work"), Hub("home"), surfaces=("direct",)) as inner:
+        server = ServerOptions(name="inner", target=inner.server)
+        async with App(Settings(servers=(server,))) as outer:
+            await outer.settled()
+            names = [tool.id for tool in (await outer.gateway.view(ANN)).tools() if "list_issues" in tool.id]
+            assert len(names) == 1
+            reply = await outer.gateway.call(ANN, names[0], {"account": "home"})
+            assert text(reply) == "list_issues in home"

@@ -48,6 +48,13 @@ def account_tool(tool: Tool, group: str, account: str) -> Tool:
     return replace(tool, visibility=Visibility.HIDDEN, meta={**tool.meta, _GROUP_META: membership})
 
 
+def without_group(tool: Tool) -> Tool:
+    """Return the tool as a server lists it, without what its `_meta` says of a group: only settings make groups."""
+    if _GROUP_META not in tool.meta:
+        return tool
+    return replace(tool, meta={key: value for key, value in tool.meta.items() if key != _GROUP_META})
+
+
 def _membership(tool: Tool) -> _Membership | None:
     """What `account_tool` noted; None for other tools."""
     found = tool.meta.get(_GROUP_META)

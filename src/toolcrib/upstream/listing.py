@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from toolcrib.errors import InvalidName
 from toolcrib.names import check_name
-from toolcrib.providers.accounts import account_tool
+from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
 from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
@@ -246,9 +246,11 @@ class _ToolListReader:
         if known is not None and known.digest == digest:
             return known
         read = read_tool(raw, namespace=self._namespace)
-        tool = mark_listed(read, self._gateway) if isinstance(read, Tool) and self._gateway else read
-        if tool is None or isinstance(tool, Rejected):
-            return tool
+        if isinstance(read, Rejected):
+            return read
+        tool = mark_listed(without_group(read), self._gateway) if self._gateway else without_group(read)
+        if tool is None:
+            return None
         found = self._with_headers(tool, digest, data) if self._modern else self._read_execution(raw, tool, digest)
         if isinstance(found, Rejected):
             return found
