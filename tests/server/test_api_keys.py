@@ -147,3 +147,28 @@ async def test_the_watcher_notices_a_revocation_once() -> None:
             await until(lambda: bool(ends))
             group.cancel_scope.cancel()
     assert ends == [1]
+
+
+async def test_what_opens_the_gateway_itself_is_not_passed_on_as_a_token_of_its_caller(tmp_path: Path) -> None:
+    with anyio.fail_after(20):
+        async with gateway(tmp_path / "state") as (app, http):
+            seen = []
+
+            @app.tool
+            def look(ctx: Context) -> str:
+                """Look at the request."""
+                seen.append(ctx.token)
+                return "looked"
+
+            _, secret = await ApiKeyTable(app.gateway.state).create(ANN, lasts_s=60)
+            for credential in (secret, "a static token"):
+                headers = {**JSON, **token(credential)}
+                opened = await http.post("/mcp", headers=headers, json=INITIALIZE)
+                headers |= {
+                    "mcp-session-id": opened.headers["mcp-session-id"],
+                    "mcp-protocol-version": "2025-11-25",
+                }
+                call = {"name": "execute_tool", "arguments": {"name": "look"}}
+                body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+                assert "looked" in (await http.post("/mcp", headers=headers, json=body)).text
+            assert seen == ["", ""]

@@ -293,7 +293,9 @@ async def test_a_callers_token_is_exchanged_and_never_sent() -> None:
                 assert (await call(server, "whoami", ctx)).text == ctx.token
             with pytest.raises(ServerUnavailable, match="has no token"):
                 await server.call_tool(replace(ANN, caller=Caller(id="cid")), "whoami", {})
-        assert not {"token-of-ann", "token-of-bob"} & set(it.protected.seen)
+            local = await call(server, "whoami", replace(HERE, token="token-of-anyone"))
+            assert local.text == "ann"
+        assert not {"token-of-ann", "token-of-bob", "token-of-anyone"} & set(it.protected.seen)
         exchanged = [form for path, form in it.issuer.requests if "subject_token" in form]
         assert [form["subject_token"] for form in exchanged] == ["token-of-ann", "token-of-bob"]
 

@@ -144,7 +144,7 @@ class ApiKeys:
         matches = hmac.compare_digest(_digest(rest), key.digest if key is not None else _digest(""))
         if key is None or not matches:
             raise NotAuthenticated("The API key is not valid.", hint="It may be revoked or expired; ask for another.")
-        return Identity(caller=key.as_caller(), expires=key.expires)
+        return Identity(caller=key.as_caller(), expires=key.expires, is_own=True)
 
     async def watch(
         self,

@@ -44,10 +44,12 @@ from toolcrib.providers.adapters import adapt
 from toolcrib.server.auth import (
     CALLER_KEY,
     CHALLENGE,
+    OWN_CREDENTIAL_KEY,
     STEP_UP_KEY,
     HostRules,
     Identity,
     RequestAuthenticator,
+    StaticTokens,
     StepUp,
     authenticator_routes,
     choose_authenticator,
@@ -461,11 +463,12 @@ class AuthenticationMiddleware:
 
     async def _plain(self, scope: Scope) -> Identity:
         assert self._authenticator is not None  # noqa: S101 - without one, nothing asks
-        return Identity(caller=await self._authenticator.authenticate(Headers(scope=scope)))
+        caller = await self._authenticator.authenticate(Headers(scope=scope))
+        return Identity(caller=caller, is_own=isinstance(self._authenticator, StaticTokens))
 
     async def _serve(self, identity: Identity, scope: Scope, receive: Receive, send: Send) -> None:
         caller = identity.caller
-        known = {**scope, CALLER_KEY: caller, "user": sdk_user(caller)}
+        known = {**scope, CALLER_KEY: caller, "user": sdk_user(caller), OWN_CREDENTIAL_KEY: identity.is_own}
         if identity.can_step_up and scope["method"] == "POST":
             known[STEP_UP_KEY] = step_up = StepUp(caller)
             await self._app(known, receive, self._stepping_up(step_up, scope, receive, send))

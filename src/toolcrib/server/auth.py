@@ -31,6 +31,8 @@ from toolcrib.upstream.fleet import Logins
 CALLER_KEY: Final = "toolcrib.caller"
 """ASGI scope key under which authentication leaves the caller."""
 
+OWN_CREDENTIAL_KEY: Final = "toolcrib.own_credential"
+"""ASGI scope key of a request whose credential is toolcrib's own, and means nothing to other servers."""
 STEP_UP_KEY: Final = "toolcrib.step_up"
 """ASGI scope key of the `StepUp` of a request."""
 NO_TOKEN: Final = "No bearer token."  # noqa: S105 - a message
@@ -96,6 +98,8 @@ class Identity:
     caller: Caller
     expires: float | None = None
     """When the credential expires, in seconds since the epoch; None if it does not."""
+    is_own: bool = False
+    """Whether the credential is toolcrib's own: a token of the settings, or an API key."""
     can_step_up: bool = False
     """Whether the caller can get a token with more scopes."""
 
@@ -182,7 +186,7 @@ class Credentials:
     async def _own(self, secret: str) -> Identity | None:
         caller = self._tokens.caller_with(secret)
         if caller is not None:
-            return Identity(caller=caller)
+            return Identity(caller=caller, is_own=True)
         if self._keys is not None and self._keys.recognizes(secret):
             return await self._keys.identity(secret)
         return None

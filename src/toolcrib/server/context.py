@@ -24,7 +24,7 @@ from starlette.types import Scope
 from toolcrib.containment import isolate
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError, UpstreamError
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
-from toolcrib.server.auth import CALLER_KEY, STEP_UP_KEY, sdk_caller
+from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY, STEP_UP_KEY, sdk_caller
 from toolcrib.server.sdk_workarounds import connection_of, local_session
 from toolcrib.surfaces.reply import error_text
 from toolcrib.types import LACKING_SCOPES, LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient, ToolResult
@@ -88,6 +88,9 @@ def to_context(
 
 
 def _bearer_token(http: Request) -> str:
+    """The caller's token, for servers that take it; a token of the settings and an API key are for this one only."""
+    if http.scope.get(OWN_CREDENTIAL_KEY):
+        return ""
     scheme, _, token = http.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 

@@ -170,8 +170,11 @@ class LoginService:
         return wrap
 
     def present(self, ctx: Context, options: ServerOptions) -> None:
-        """Take the caller's own token over, for a server whose tokens depend on it."""
-        if options.auth is not None and options.auth.grant in ("token_exchange", "forward"):
+        """Take the caller's own token over, for a server whose tokens depend on it. The local caller has none: it uses
+        what lists the tools.
+        """
+        grants = ("token_exchange", "forward")
+        if options.auth is not None and options.auth.grant in grants and not _is_local(ctx.caller):
             credentials: Any = self.credentials(options, ctx.caller)
             credentials.present(ctx.token)
 
