@@ -20,7 +20,7 @@ from toolcrib.options import ConsoleOptions, Token
 from toolcrib.server.auth import StaticTokens
 from toolcrib.settings.options import Settings
 from toolcrib.state.memory import MemoryStore
-from toolcrib.types import Caller
+from toolcrib.types import Caller, Tool
 
 pytestmark = pytest.mark.anyio
 PACKAGE = Path(__file__).parents[2] / "src" / "toolcrib" / "console"
@@ -308,3 +308,31 @@ def test_a_console_without_its_library_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolcrib\[console\]'"):
         App(Settings(console=ConsoleOptions(address=ADDRESS)))
+
+
+@pytest.mark.parametrize(
+    "path", ["/calls/{}", "/tools?page={}", "/usage?days={}", "/zero-hits?group={}", "/search?who={}"]
+)
+async def test_a_number_of_thousands_of_digits_is_no_error_of_the_gateway(path: str) -> None:
+    async with Browser(console_app()) as browser:
+        assert (await browser.get(path.format("9" * 5000))).status_code < 500
+
+
+async def test_arguments_that_are_nested_too_deep_are_no_error_of_the_gateway() -> None:
+    tool = Tool(namespace="a", name="b", description="Do it.", input_schema={"type": "object", "properties": {"x": {}}})
+    async with Browser(console_app(tool)) as browser:
+        await browser.load("/tools/a%3Ab")
+        for depth in (400, 5000, 50_000):
+            deep = '{"x":' + "[" * depth + "]" * depth + "}"
+            answer = await browser.submit("/tools/a%3Ab", source="json", arguments=deep)
+            assert answer.status_code < 500, depth
+
+
+async def test_people_of_an_issuer_are_signed_out_when_the_settings_no_longer_name_it() -> None:
+    named = ["https://login.example"]
+    sessions = ConsoleSessions(MemoryStore(), StaticTokens(TOKENS), "console", issuers=lambda: named)
+    ann = Caller(id="ann", tenant="acme", issuer="https://login.example", roles=frozenset({"console"}))
+    cookie, _ = await sessions.sign_in_as(ann)
+    assert await sessions.find(cookie) is not None
+    named.clear()
+    assert await sessions.find(cookie) is None

@@ -78,12 +78,15 @@ async def test_a_person_with_the_role_signs_in_and_comes_to_the_page_they_wanted
             assert "ann" in await browser.load("/")
 
 
-@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example", "/\r\nset-cookie: x"])
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example", "/\\evil.example", "/\r\nset-cookie: x", "/\t/evil.example"]
+)
 async def test_it_never_leads_to_another_site(target: str) -> None:
     with anyio.fail_after(20):
         async with at_sign_in(target) as (_, browser, url):
             signed_in = await browser.get(await consent(url))
             assert "evil" not in signed_in.headers["refresh"]
+            assert 'href="/">Continue' in signed_in.text
             assert "\n" not in signed_in.headers["refresh"]
 
 

@@ -125,6 +125,7 @@ def make_console(
         choose_authenticator(options, authenticator),
         own.console.scope,
         tokens=lambda: settings().http.tokens,
+        issuers=lambda: [one.issuer for one in settings().auth.issuers if one.sign_in],
         only_tokens=not own.auth.enabled,
     )
     return Console(parts, sessions, options, OidcSignIn(own.auth, gateway.state))
@@ -467,7 +468,8 @@ def _cookie_name(request: Request) -> str:
 
 def _local_page(request: Request, wanted: str) -> str:
     """A page of the console, and never one elsewhere."""
-    local = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    # Browsers leave tabs and line ends out of an address, and take a backslash for a slash.
+    local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
     return f"{request.scope.get('root_path', '')}{wanted if local else '/'}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolcrib.console.pages import ConsolePage, Visit, duration
+from toolcrib.console.pages import ConsolePage, Visit, duration, whole
 from toolcrib.console.recorder import Recorded, RecordedCall, RecordedSearch, filtered
 from toolcrib.errors import NotFound
 
@@ -54,8 +54,7 @@ def _outcomes(everything: Sequence[Recorded]) -> list[tuple[str, str]]:
 
 async def show_request(visit: Visit) -> ConsolePage:
     """What one request did. Raises `NotFound` for one that is no longer kept."""
-    text = visit.request.path_params["number"]
-    events = visit.parts.recorder.of_request(int(text)) if text.isdecimal() else []
+    events = visit.parts.recorder.of_request(whole(visit.request.path_params["number"]))
     if not events:
         raise NotFound("This request is not known any more.", hint="The console keeps the last calls only.")
     calls = [one for one in events if isinstance(one, RecordedCall)]

@@ -28,6 +28,7 @@ from toolcrib.usage.zero_hits import ZeroHitRecorder
 
 MAX_FORM_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 500
+_MAX_DIGITS: Final = 12
 _HIDDEN: Final = "***"
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -160,6 +161,15 @@ async def read_form(request: Request) -> Mapping[str, str]:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError as error:
         raise InvalidRequest("The form cannot be read; nothing was done.") from error
+
+
+def whole(text: str) -> int:
+    """The whole number in a parameter of an address; -1 for anything else.
+
+    >>> whole("12"), whole("-1"), whole("9" * 5000)
+    (12, -1, -1)
+    """
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else -1
 
 
 # -- how figures are written -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, get_args
 
-from toolcrib.console.pages import ConsolePage, Visit
+from toolcrib.console.pages import ConsolePage, Visit, whole
 from toolcrib.errors import InvalidRequest
 from toolcrib.providers.content import json_text
 from toolcrib.search.options import Scorer, SearchOptions
@@ -167,8 +167,8 @@ def _caller(visit: Visit) -> Caller:
         name = visit.query.get("caller", "").strip() or "someone"
         return Caller(id=name, tenant=visit.query.get("tenant", "").strip() or None, scopes=scopes)
     known = _known_callers(visit)
-    if who.isdecimal() and int(who) < len(known):
-        return known[int(who)]
+    if 0 <= (place := whole(who)) < len(known):
+        return known[place]
     raise InvalidRequest("There is no such caller.", hint="Choose one of the list.")
 
 

@@ -11,7 +11,7 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class ConsoleSession:
     csrf: str
     """Every form sends it back, so that no other site can send one."""
     sealed: str = ""
-    """The token, which only the cookie opens; empty where none is needed."""
+    """The token, which only the cookie opens; empty where none is needed, and for a person of an issuer."""
     tokens: str = ""
     """A digest of the tokens that were valid at sign-in; `local` where none is needed."""
 
@@ -79,16 +79,18 @@ class ConsoleSessions:
         scope: str,
         *,
         tokens: Callable[[], tuple[Token, ...]] = tuple,
+        issuers: Callable[[], Collection[str]] = tuple,
         only_tokens: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without an authenticator everyone is signed in as the local caller; `tokens` are those of the settings,
-        and `only_tokens` says that there is no other way to sign in.
+        """Without an authenticator everyone is signed in as the local caller; `tokens` and `issuers` are those of
+        the settings, and `only_tokens` says that there is no other way to sign in.
         """
         self._table = state.table("console sessions", StateCodec(_encode, _decode), max_entries=_MAX_SESSIONS)
         self._authenticator = authenticator
         self._scope = scope
         self._tokens = tokens
+        self._issuers = issuers
         self._only_tokens = only_tokens
         self._clock = clock
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
@@ -124,11 +126,15 @@ class ConsoleSessions:
 
     async def sign_in_as(self, caller: Caller) -> tuple[str, ConsoleSession]:
         """Open a session for a person that an issuer vouches for. Raises `NotAuthenticated`."""
-        if self._scope not in caller.scopes | caller.roles:
+        if not self._is_welcome(caller):
             raise NotAuthenticated(
                 f"{caller.id} may not use the console.", hint=f'It needs the role or the scope "{self._scope}".'
             )
         return await self._open(caller)
+
+    def _is_welcome(self, caller: Caller) -> bool:
+        """Whether a person of an issuer may use the console: the settings name the issuer for it."""
+        return caller.issuer in self._issuers() and self._scope in caller.scopes | caller.roles
 
     async def _identify(self, token: str) -> Caller:
         """The caller of a token who may use the console."""
@@ -169,11 +175,14 @@ class ConsoleSessions:
     async def _is_valid(self, session: ConsoleSession, cookie: str) -> bool:
         """Whether the token of a session still identifies its caller; looked up again after a while.
 
-        A session that was opened at an authorization server has no token, and lasts its time.
+        A session that was opened at an authorization server has no token, and lasts its time, as long as the settings
+        name the server.
         """
         now = self._clock()
-        if not self.needs_token or not session.sealed or now < self._checked.get(session.key, -_CHECK_S) + _CHECK_S:
+        if not self.needs_token or now < self._checked.get(session.key, -_CHECK_S) + _CHECK_S:
             return True
+        if not session.sealed:
+            return self._is_welcome(session.caller)
         try:
             caller = await self._identify(_sealed(cookie, bytes.fromhex(session.sealed)).decode("utf-8", "replace"))
         except NotAuthenticated:

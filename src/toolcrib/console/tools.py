@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from toolcrib.console.pages import ConsolePage, Visit
+from toolcrib.console.pages import ConsolePage, Visit, whole
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ToolcribError
 from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.middleware.approval import APPROVAL_KEY
@@ -128,7 +128,7 @@ async def show(visit: Visit) -> ConsolePage:
         for tool in view.tools()
         if server in ("", tool.namespace) and all(word in f"{tool.id} {tool.description}".casefold() for word in words)
     ]
-    start = max(0, int(text) - 1) * _ROWS if (text := visit.query.get("page", "1")).isdecimal() else 0
+    start = max(0, whole(visit.query.get("page", "1")) - 1) * _ROWS
     values = {
         "title": "Tools",
         "tools": found[start : start + _ROWS],
@@ -190,7 +190,7 @@ def _pretty(value: Any) -> str:
 def _object(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -249,7 +249,7 @@ def read_fields(fields: Sequence[FormField], sent: Mapping[str, str]) -> dict[st
 def _read_json(field: FormField, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         kinds = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
         raise InvalidRequest(f"{field.name} is {kinds.get(field.kind, 'JSON')}, not {text[:60]!r}.") from error
 
@@ -282,7 +282,7 @@ def _arguments(visit: Visit, tool: Tool, text: str) -> dict[str, Any]:
         return read_fields(form_fields(tool.input_schema, {}), visit.form)
     try:
         arguments = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"The arguments are not JSON: {error}.") from error
     if not isinstance(arguments, dict):
         raise InvalidRequest("The arguments are a JSON object.", hint='Such as {"path": "README.md"}.')

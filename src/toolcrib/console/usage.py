@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from toolcrib.console.pages import ConsolePage, Visit
+from toolcrib.console.pages import ConsolePage, Visit, whole
 from toolcrib.errors import StateUnavailable
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
@@ -85,7 +85,7 @@ async def show(visit: Visit) -> ConsolePage:
     if recorder is None:
         return ConsolePage("usage.html", {"title": "Usage", "report": None, "problem": ""})
     text = visit.query.get("days", "")
-    days = int(text) if text.isdecimal() and int(text) in RANGES else 30
+    days = asked if (asked := whole(text)) in RANGES else 30
     try:
         report = await recorder.report(days)
     except StateUnavailable as error:
@@ -158,7 +158,7 @@ async def show_zero_hits(visit: Visit) -> ConsolePage:
     tools = {tool.id: tool for tool in view.tools()}
     groups = list(_asked(found, tools))
     text = visit.query.get("group", "")
-    chosen = groups[int(text)] if text.isdecimal() and int(text) < len(groups) else None
+    chosen = groups[place] if 0 <= (place := whole(text)) < len(groups) else None
     tool = visit.query.get("tool", "") or (chosen.tool if chosen is not None else "")
     values: dict[str, Any] = {
         "title": "Zero hits",
