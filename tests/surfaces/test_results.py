@@ -278,3 +278,13 @@ async def test_a_result_that_is_too_large_to_keep_says_so() -> None:
         reply = await app.facade.call(app.local_context(), "execute_tool", {"name": "people:all"})
         assert "It is too large to be kept" in reply.text
         assert [block["type"] for block in reply.content] == ["text"]
+
+
+async def test_a_large_result_that_is_nested_very_deep_is_replaced_too() -> None:
+    app = people()
+    deep = ToolResult(content=({"type": "text", "text": "[" * 900 + "]" * 900 + " " * 50_000},))
+    app.register(Tool(name="deep", namespace="people", description="List people deep"), lambda: deep)
+    async with client_of(app) as client:
+        reply = await client.call_tool("execute_tool", {"name": "people:deep"})
+        assert not reply.is_error
+        assert "is too long to show whole" in text_of(reply)

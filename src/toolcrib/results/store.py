@@ -127,7 +127,12 @@ class ResultStore:
         """
         job = {"do": "overview", "tokens": tokens}
         if len(text) <= _SMALL_CHARS:
-            found: dict[str, Any] = do_job(job, text)
+            try:
+                found: dict[str, Any] = do_job(job, text)
+            except RecursionError as error:
+                raise ExecutionFailed(
+                    "The result is nested too deep for a preview.", hint="Read it by page."
+                ) from error
             return found
         packed = await self._in_thread(partial(pack, text))
         shown: dict[str, Any] = await self._in_thread(partial(_run_job, job, packed, len(text)))
