@@ -267,9 +267,53 @@ async def test_calls_that_find_no_room_to_wait_are_counted(tmp_path: Path, monke
     for number in range(5):
         log(event(number))
     async with log:
-        await has_records(path, 2)
+        await has_records(path, 3)
+        assert verify_audit(path).lost == 3
         log(event(6))
-    assert verify_audit(path).lost == 3
+    assert (verify_audit(path).lost, verify_audit(path).last) == (3, 4)
+
+
+async def test_a_file_that_cannot_be_put_aside_goes_on_and_has_each_call_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.jsonl"
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    async with AuditFile(options(path, max_bytes=1024)) as log:
+        for number in range(8):
+            log(event(number))
+            await has_records(path, number + 1)
+    report = verify_audit(path)
+    assert (report.problems, report.records) == ((), 8)
+    assert [one["time"] for one in records(path)] == [float(number) for number in range(8)]
+    assert caplog.text.count("no new file can be begun") == 1
+
+
+async def test_a_line_that_was_cut_short_is_accounted_for_although_the_disk_was_full_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    await write(options(path), 2)
+    path.write_bytes(path.read_bytes()[:-20])
+    written, refused = os.write, list[int]()
+
+    def full_once(file: int, data: bytes) -> int:
+        if len(data) > 1 and not refused:
+            refused.append(len(data))
+            raise OSError(28, "No space left on device")
+        return written(file, data)
+
+    monkeypatch.setattr("toolcrib.middleware.audit_file._RETRY_S", 0.01)
+    monkeypatch.setattr(os, "write", full_once)
+    async with AuditFile(options(path)) as log:
+        log(event(2))
+        await has_records(path, 3)
+    report = verify_audit(path)
+    assert refused
+    assert (report.problems, report.cut_lines, report.last) == ((), 1, 3)
 
 
 async def test_the_log_of_the_program_gets_each_event_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import random
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -375,6 +376,21 @@ async def test_errors_of_the_program_stay_in_its_log(monkeypatch: pytest.MonkeyP
         status, _, body = await served.ask(call("bug"))
         assert status == 200
         assert b"Traceback" not in body
+
+
+async def test_clients_that_say_much_of_themselves_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with both(monkeypatch) as served:
+        tracemalloc.start()
+        try:
+            for number in range(20):
+                info = {"name": f"c{number}", "version": "x" * 500_000}
+                exchange = call("plain", envelope={"io.modelcontextprotocol/clientInfo": info})
+                assert (await served.ask(exchange))[0] == 200
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert served.by_sdk == 0
+    assert kept < 5_000_000
 
 
 async def test_a_direct_call_ends_when_its_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:

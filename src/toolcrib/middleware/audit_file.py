@@ -122,8 +122,8 @@ class AuditFile:
         if thread is not None:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(thread.join, _STOP_S)
-        if self._waiting:
-            logger.error("%d audit records could not be written to %s", len(self._waiting), self.options.path)
+        if missing := len(self._waiting) + self._lost:
+            logger.error("%d audit records could not be written to %s", missing, self.options.path)
 
     def __call__(self, event: AuditEvent) -> None:
         """Take an event. Never waits for the file."""
@@ -132,13 +132,17 @@ class AuditFile:
             if len(self._waiting) >= _MAX_WAITING:
                 self._lost += 1
             else:
-                if self._lost:
-                    self._waiting.append({"kind": "lost", "time": self._wall(), "events": self._lost})
-                    self._lost = 0
+                self._count_lost()
                 self._waiting.append({"kind": "call", **values})
                 self._changed.notify()
         if self._sink is not None:
             self._sink(event)
+
+    def _count_lost(self) -> None:
+        """Have the number of events that found no room written."""
+        if self._lost:
+            self._waiting.append({"kind": "lost", "time": self._wall(), "events": self._lost})
+            self._lost = 0
 
     def _write(self) -> None:
         while True:
@@ -162,6 +166,7 @@ class AuditFile:
             with self._changed:
                 for _ in batch:
                     self._waiting.popleft()
+                self._count_lost()
         self._chain.close()
 
 
@@ -179,14 +184,17 @@ class _Chain:
         self._previous = START
         self._torn: str | None = None
         """The hash of a line at the end that was cut short, by a crash or a full disk."""
+        self._cannot_rotate = False
 
     def append(self, records: Sequence[dict[str, Any]]) -> None:
         """Write records, all of them or none."""
-        with self._locked() as (file, found):
-            size = found if found == self._size else self._find_end(file, found)
-            if self._torn is not None:
+        with self._locked() as (file, size):
+            if size != self._size:
+                self._find_end(file, size)
+            number, previous, lines = self._number, self._previous, list[str]()
+            if self._torn is not None:  # it is ended in the same step, or nothing would account for it
                 records = [{"kind": "recovered", "time": time.time(), "cut": self._torn}, *records]
-            number, previous, lines = self._number, self._previous, []
+                lines.append("\n")
             for record in records:
                 number += 1
                 line, previous = _line({"number": number, "previous": previous, **record}, self._key)
@@ -203,7 +211,7 @@ class _Chain:
                 raise
             self._number, self._previous, self._size, self._torn = number, previous, size + len(data), None
             if self._size >= self._options.max_bytes:
-                self._rotate()
+                self._try_rotate()
 
     def close(self) -> None:
         """Close the file."""
@@ -234,15 +242,14 @@ class _Chain:
             if self._file is not None:
                 _lock(self._file, free=True)
 
-    def _find_end(self, file: int, size: int) -> int:
-        """Go on where the file ends, or the one before it if it is empty. Returns the size, after any repair."""
+    def _find_end(self, file: int, size: int) -> None:
+        """Go on where the file ends, or the one before it if it is empty."""
         end = os.pread(file, min(size, _MAX_TAIL), max(0, size - _MAX_TAIL))
         self._torn = None
         if end and not end.endswith(b"\n"):
             cut = end.rpartition(b"\n")[2]
             self._torn = hashlib.sha256(cut).hexdigest()
             end = end[: len(end) - len(cut)]
-            size += os.write(file, b"\n")
         lines = end.splitlines()
         if not lines and (earlier := [one for one in audit_files(self._path) if one != self._path]):
             with earlier[-1].open("rb") as last:
@@ -253,9 +260,21 @@ class _Chain:
             if (record := _read(line)) is not None:
                 self._number, self._previous = record["number"], record["hash"]
                 break
-        return size
+
+    def _try_rotate(self) -> None:
+        """Begin a new file. If that fails, this one goes on: its records are written, and must not be written again."""
+        try:
+            self._rotate()
+        except OSError as error:
+            if not self._cannot_rotate:
+                logger.error("no new file can be begun for the audit log %s: %s", self._path, error.strerror)  # noqa: TRY400 - the reason says it all
+            self._cannot_rotate = True
+        else:
+            self._cannot_rotate = False
 
     def _rotate(self) -> None:
+        if sys.platform == "win32":  # which renames no open file
+            self.close()
         self._path.rename(self._path.with_stem(f"{self._path.stem}-{self._number:012}"))
         self.close()
         self._size = -1

@@ -61,6 +61,8 @@ _STREAM_KEYS: Final = ("progressToken", "progress_token", LOG_LEVEL_META_KEY)
 """A request with one of these may want notifications before its response."""
 _RESERVED_META: Final = "io.modelcontextprotocol/"
 _MAX_ENVELOPES: Final = 256
+_MAX_KEPT_CHARS: Final = 4_096
+"""Of an envelope that is kept; a longer one is checked each time."""
 _MAX_TEXT_CHARS: Final = 2_500
 """Longer texts may be large once encoded, and are left to `defer_large_parts`."""
 _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -140,6 +142,8 @@ class DirectMethods:
             return None
         envelope = {key: meta[key] for key in _ENVELOPE if key in meta}
         key = repr(envelope)
+        if len(key) > _MAX_KEPT_CHARS:
+            return _read_envelope(envelope, version)
         if key not in self._envelopes:
             if len(self._envelopes) >= _MAX_ENVELOPES:
                 self._envelopes.clear()
