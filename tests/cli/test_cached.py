@@ -211,3 +211,13 @@ def test_a_server_that_hung_is_waited_for_once_and_again_only_with_fresh(command
     assert (again.code, len(again.out.splitlines())) == (0, 4)
     assert "it did not answer in time when it was last started; --fresh tries it again" in again.err
     assert "no answer to the handshake" in command("tools", "--fresh", "-c", file).err
+
+
+def test_a_tool_that_the_settings_hide_is_not_listed_from_memory_either(
+    command: Command, settings: Settings, counted: Callable[[str], CountedServer]
+) -> None:
+    file = settings(a=counted("a").entry(tools={"ring": {"hidden": True}}))
+    fresh = command("tools", "--fresh", "--json", "-c", file).json
+    remembered = command("tools", "--json", "-c", file).json
+    assert "a:ring" not in str(remembered)
+    assert remembered == fresh

@@ -105,7 +105,7 @@ def test_proposals_overwrite_nothing_and_leave_out_tools_that_are_gone(
 def test_stats_of_a_new_installation_says_what_is_not_known_yet(command: Command, config: Path) -> None:
     ran = command("stats", "--config", config)
     assert "Nothing was counted in these days." in ran.out
-    assert "The servers were not listed yet" in ran.out
+    assert "those without calls are not known" in ran.out
     assert command("stats", "--config", config, "--json").json["unused"] is None
     nothing = command("stats", "--config", config, "--zero-hits", "--propose", "there")
     assert (nothing.code, "There is nothing to propose" in nothing.err) == (2, True)

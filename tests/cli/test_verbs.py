@@ -1,6 +1,7 @@
 """The one-shot verbs over small real servers: text, JSON, and what goes wrong."""
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -620,3 +621,21 @@ def test_doctor_as_json_has_everything_and_no_secrets(command: Command, settings
     assert [server["reached_by"] for server in ran.json["servers"]][1] == "http: http://127.0.0.1:9"
     assert all(server["advice"] for server in ran.json["servers"])
     assert "hunter2" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("words", [("call", "toolbox:greet", "person=Ann"), ("tools", "--fresh"), ("doctor",)])
+def test_commands_leave_the_address_of_metrics_to_the_gateway_that_has_it(
+    command: Command, settings: Callable[..., Path], words: tuple[str, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics = f"127.0.0.1:{taken.getsockname()[1]}"
+        file = settings({"telemetry": {"metrics": metrics}, "console": {"address": "127.0.0.1:0"}}, toolbox=toolbox())
+        ran = command(*words, "-c", file)
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_doctor_reports_a_console_that_would_not_start(command: Command, settings: Callable[..., Path]) -> None:
+    file = settings({"console": {"address": "0.0.0.0:8321"}}, toolbox=toolbox())
+    ran = command("doctor", "-c", file)
+    assert ran.code == 6
+    assert "serve would refuse to start" in ran.out

@@ -300,6 +300,15 @@ async def test_a_callers_token_is_exchanged_and_never_sent() -> None:
         assert [form["subject_token"] for form in exchanged] == ["token-of-ann", "token-of-bob"]
 
 
+async def test_where_tokens_are_exchanged_local_calls_use_the_gateways_own_credentials() -> None:
+    async with world() as it:
+        it.issuer.clients["main"] = replace(MAIN)
+        own = {"issuer": it.issuer.issuer, "client_id": "main", "client_secret": "main-secret"}
+        async with it.connected(grant="token_exchange", **own) as (server, _):
+            assert not (await call(server, "whoami", HERE)).is_error
+        assert not [form for path, form in it.issuer.requests if "subject_token" in form]
+
+
 def jwt(**claims: Any) -> str:
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims)]
     return ".".join([*parts, "signature"])

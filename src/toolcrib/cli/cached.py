@@ -35,7 +35,18 @@ from toolcrib.search.past import PastRequests
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import has_store, make_store
-from toolcrib.types import LOCAL, BackendKind, Context, Object, Rejected, SearchRequest, ServerState, ServerStatus, Tool
+from toolcrib.types import (
+    LOCAL,
+    BackendKind,
+    Context,
+    Object,
+    Rejected,
+    SearchRequest,
+    ServerState,
+    ServerStatus,
+    Tool,
+    Visibility,
+)
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
 
@@ -102,7 +113,8 @@ def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> N
     print_failing(statuses)
     if namespace is not None:
         check_server(namespace, statuses)
-    tools = [tool for tool in view.tools() if namespace in (None, tool.namespace)]
+    shown = (tool for tool in view.tools() if tool.visibility is not Visibility.HIDDEN)
+    tools = [tool for tool in shown if namespace in (None, tool.namespace)]
     print_tools(tools, statuses, as_json=as_json)
 
 

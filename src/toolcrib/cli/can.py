@@ -127,4 +127,4 @@ def _print(answer: dict[str, Any]) -> None:
     echo(f"  see:  {see['decision']}: {see['why']}.")
     echo(f"  call: {call['decision']}: {call['why']}.")
     if not answer["known"]:
-        echo("  No server listed this tool, so its tags are not known.")
+        echo("  It is not among the tools that are remembered, so its tags are not known.")

@@ -149,7 +149,13 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
     await app.stored.check()
     tools = await app.gateway.tools(ctx)
     embedder, described = await _check_embedder(settings)
-    refusals = [*_check_http(app), *embedder, *await _check_hook(settings), *await _check_names(app, policy)]
+    refusals = [
+        *_check_http(app),
+        *_check_pages(settings),
+        *embedder,
+        *await _check_hook(settings),
+        *await _check_names(app, policy),
+    ]
     problems = [*refusals, *_check_allowed_tools(settings, app, tools)]
     for spelling in settings.surfaces.always_visible:
         try:
@@ -190,6 +196,14 @@ def _check_http(app: App) -> Iterator[str]:
         app.asgi()
     except ToolcribError as error:
         yield f"serve --http would refuse to start: {error.message}"
+
+
+def _check_pages(settings: Settings) -> Iterator[str]:
+    """Why the console or the metrics would not be served, as far as that can be said without serving them."""
+    try:
+        App(Settings(console=settings.console, telemetry=settings.telemetry, http=settings.http, auth=settings.auth))
+    except ToolcribError as error:
+        yield f"serve would refuse to start: {error.message}"
 
 
 async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:

@@ -251,9 +251,15 @@ def _without_embedder(settings: Settings) -> Settings:
 def run_with(settings: Settings, use: Callable[[App], Awaitable[T]], *, quiet: bool = False) -> T:
     """Run `use` with an app of these settings, once each server is ready or failed.
 
-    The function that describes tools, which may cost something, is left to `toolcrib serve`.
+    The function that describes tools, which may cost something, is left to `toolcrib serve`, and so are the addresses
+    of metrics and of the console: a gateway that runs with these settings has them already.
     """
-    plain = replace(settings, gateway=replace(settings.gateway, describe=""))
+    plain = replace(
+        settings,
+        gateway=replace(settings.gateway, describe=""),
+        telemetry=replace(settings.telemetry, metrics=""),
+        console=replace(settings.console, address=""),
+    )
 
     async def main() -> T:
         async with App(plain) as app:

@@ -98,7 +98,7 @@ def _print_usage(found: _Found, *, by_tool: bool) -> None:
             refused = ", ".join(f"{code} {count}" for code, count in sorted(total.refused.items()))
             echo(f"Calls that came to no tool: {refused}.")
     if found.tools is None:
-        echo("\nThe servers were not listed yet, so tools without calls are not known.")
+        echo("\nThe tools of the servers are not remembered, so those without calls are not known.")
     elif unused := found.report.unused:
         more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
         echo()

@@ -96,6 +96,9 @@ class OwnToken(_FetchedToken):
         self._auth = auth
         self._scope = " ".join(auth.scopes)
 
+    def present(self, token: str) -> None:
+        """Do nothing: calls without a caller of their own, such as those over stdio, are toolcrib's."""
+
     def _flow(self, kept: KeptTokens, challenge: Challenge) -> OAuthClientProvider:
         auth, scope = self._auth, self._scope or None
         if challenge.is_step_up:
