@@ -32,7 +32,7 @@ from toolcrib.state.base import StateStore
 from toolcrib.types import LOCAL, Caller, Context
 from toolcrib.upstream.http import WithTokens
 from toolcrib.upstream.login_vault import LoginVault, caller_of, login_key, principal_of
-from toolcrib.upstream.oauth import Credentials, LoginFailed, OAuthTransport, StoredLogin
+from toolcrib.upstream.oauth import LoginFailed, OAuthTransport, ServerCredentials, StoredLogin
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class LoginService:
         self.vault = LoginVault(state, options)
         self.start_soon: Callable[..., object] | None = None
         """Starts a task that lasts as long as the gateway; None before it runs."""
-        self._credentials: OrderedDict[str, tuple[ServerOptions, Credentials]] = OrderedDict()
+        self._credentials: OrderedDict[str, tuple[ServerOptions, ServerCredentials]] = OrderedDict()
         self._pending: dict[str, PendingLogin] = {}
         self._answers: dict[str, _Answer] = {}
         """By `state`."""
@@ -132,7 +132,7 @@ class LoginService:
 
     # -- credentials -----------------------------------------------------------------------------------------------
 
-    def credentials(self, options: ServerOptions, caller: Caller | None = None) -> Credentials | None:
+    def credentials(self, options: ServerOptions, caller: Caller | None = None) -> ServerCredentials | None:
         """Return where the tokens for a server come from; None if it needs none. Those of a caller are their own if
         the options say so; without a caller, they are those that list the tools.
         """
@@ -151,11 +151,11 @@ class LoginService:
         self._credentials.move_to_end(place)
         return found
 
-    def _make(self, options: ServerOptions, auth: OAuthClientOptions, principal: str) -> Credentials:
+    def _make(self, options: ServerOptions, auth: OAuthClientOptions, principal: str) -> ServerCredentials:
         if auth.grant == "authorization_code":
             return StoredLogin(options, auth, self.vault, principal)
         grants = import_module("toolcrib.upstream.token_grants")
-        made: Credentials = grants.make_credentials(options, auth, principal)
+        made: ServerCredentials = grants.make_credentials(options, auth, principal)
         return made
 
     def with_tokens(self, options: ServerOptions, caller: Caller | None = None) -> WithTokens | None:

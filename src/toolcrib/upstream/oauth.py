@@ -113,7 +113,7 @@ class Challenge:
 class OAuthTransport(httpx2.AsyncBaseTransport):
     """Adds access tokens to the requests to one server, and gets better ones if it refuses them."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, url: str, credentials: "Credentials") -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, url: str, credentials: "ServerCredentials") -> None:
         self._inner = inner
         self._url = httpx2.URL(url)
         self._credentials = credentials
@@ -447,7 +447,7 @@ def plain_model(
 # -- credentials -------------------------------------------------------------------------------------------------------
 
 
-class Credentials(ABC):
+class ServerCredentials(ABC):
     """Where the access tokens of one principal for one server come from."""
 
     @abstractmethod
@@ -464,7 +464,7 @@ class Credentials(ABC):
         """
 
 
-class StoredLogin(Credentials):
+class StoredLogin(ServerCredentials):
     """A person's login, kept in the vault."""
 
     def __init__(

@@ -24,7 +24,7 @@ from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
 from toolcrib.upstream.http_transport import NoAccessToken
-from toolcrib.upstream.oauth import Challenge, Credentials, FlowRunner, KeptTokens, LoginFailed
+from toolcrib.upstream.oauth import Challenge, FlowRunner, KeptTokens, LoginFailed, ServerCredentials
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
 
@@ -37,7 +37,7 @@ _JWT_PARTS: Final = 3
 _NO_TOKEN: Final = "the caller has no token that could be used for it"  # noqa: S105 - a message
 
 
-def make_credentials(options: ServerOptions, auth: OAuthClientOptions, principal: str) -> Credentials:
+def make_credentials(options: ServerOptions, auth: OAuthClientOptions, principal: str) -> ServerCredentials:
     """Return the credentials of a principal. Without one, they list the tools, as toolcrib itself if it can."""
     if auth.grant == "forward":
         return ForwardedToken(auth)
@@ -46,7 +46,7 @@ def make_credentials(options: ServerOptions, auth: OAuthClientOptions, principal
     return OwnToken(options, auth)
 
 
-class _FetchedToken(Credentials):
+class _FetchedToken(ServerCredentials):
     """A token that a flow gets without a person."""
 
     def __init__(self, options: ServerOptions) -> None:
@@ -183,7 +183,7 @@ class _ExchangeFlow(IdentityAssertionOAuthProvider):
         return httpx2.Request("POST", request.url, data=data, headers=headers)
 
 
-class ForwardedToken(Credentials):
+class ForwardedToken(ServerCredentials):
     """The caller's own token, if its `aud` names this gateway and the server: it was issued for both."""
 
     def __init__(self, auth: OAuthClientOptions) -> None:
