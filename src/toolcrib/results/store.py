@@ -5,13 +5,14 @@ runs in a process that ends with the answer; the event loop never waits for it.
 """
 
 import asyncio
+import contextlib
 import json
 import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar
@@ -39,6 +40,8 @@ _DEADLINE_S: Final = 5.0
 _PARSED_CHARS_PER_S: Final = 5_000_000
 """How much of a text a process parses in a second on a slow machine, for its deadline."""
 _PROCESSES: Final = 2
+_MAX_READS: Final = 100
+"""Reads of one caller at the same time, of which one runs."""
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from toolcrib.results.reading import main; main()"
 )
@@ -68,6 +71,44 @@ _RESULTS: Final[StateCodec[StoredResult]] = StateCodec(_encode, _decode)
 _OWNED: Final[StateCodec[list[Any]]] = StateCodec(list, list)
 
 
+class _Turns:
+    """Lets one read of each caller run at a time, so that no caller can keep the others waiting."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
+
+    async def run(self, owner: str, threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
+        """Run the work in a thread when it is the owner's turn. Raises `ExecutionFailed` if too much waits already."""
+        turn, waiting = self._turns.setdefault(owner, (asyncio.Semaphore(1), []))
+        if len(waiting) >= _MAX_READS:
+            raise ExecutionFailed("Too many parts of results are being read.", hint="Wait for the other answers.")
+        waiting.append(None)
+        try:
+            await turn.acquire()
+        except BaseException:
+            self._leave(owner)
+            raise
+        running, loop = threads.submit(work), asyncio.get_running_loop()
+
+        def end(_: Future[R]) -> None:
+            # Work whose request has ended runs to its end, and so does its turn.
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._end, owner, turn)
+
+        running.add_done_callback(end)
+        return await asyncio.wrap_future(running)
+
+    def _end(self, owner: str, turn: asyncio.Semaphore) -> None:
+        turn.release()
+        self._leave(owner)
+
+    def _leave(self, owner: str) -> None:
+        _, waiting = self._turns[owner]
+        waiting.pop()
+        if not waiting:
+            del self._turns[owner]
+
+
 class ResultStore:
     """The large results of a gateway's callers, by handle.
 
@@ -81,11 +122,17 @@ class ResultStore:
         self.options = options or ResultOptions()
         self._clock = clock
         self._results = state.table(TABLE, _RESULTS, max_size=self.options.keep_bytes, durable=True)
+        self._turns = _Turns()
         self._owned = state.table(_OWNERS, _OWNED, max_entries=10_000, durable=True)
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(_PROCESSES, thread_name_prefix="toolcrib-results")
+
+    @cached_property
+    def _readers(self) -> ThreadPoolExecutor:
+        """For reads, which may take long: results can be kept meanwhile."""
+        return ThreadPoolExecutor(_PROCESSES, thread_name_prefix="toolcrib-reads")
 
     async def keep(self, caller: Caller, tool: str, text: str) -> str | None:
         """Keep a text for a caller; return its handle, or None if it is too large to keep."""
@@ -140,7 +187,7 @@ class ResultStore:
 
     async def read(self, caller: Caller, handle: str, request: ReadRequest, tokens: int) -> str:
         """Read a part of a result. Raises `NotFound`, `InvalidRequest`, and `ExecutionFailed` if it takes too long."""
-        answer: str = await self._ask(await self.get(caller, handle), read_job(request, tokens))
+        answer: str = await self._ask(caller, handle, read_job(request, tokens))
         return answer
 
     async def text(self, caller: Caller, handle: str) -> str:
@@ -150,10 +197,11 @@ class ResultStore:
     async def value(self, caller: Caller, handle: str, path: str | None, max_chars: int) -> JSON:
         """Return a result, or what a path selects in it, as a value. Raises as `read` does."""
         job = {**read_job(ReadRequest(path=path), 0), "do": "value", "chars": max_chars}
-        return await self._ask(await self.get(caller, handle), job)
+        return await self._ask(caller, handle, job)
 
-    async def _ask(self, stored: StoredResult, job: Object) -> JSON:
-        return await self._in_thread(partial(_run_job, job, stored.packed, stored.chars))
+    async def _ask(self, caller: Caller, handle: str, job: Object) -> JSON:
+        stored = await self.get(caller, handle)
+        return await self._turns.run(_owner(caller), self._readers, partial(_run_job, job, stored.packed, stored.chars))
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
         return await asyncio.wrap_future(self._threads.submit(work))
