@@ -405,3 +405,48 @@ async def test_an_introspected_token_that_does_not_fit_is_refused(answer: dict[s
 def test_the_secret_for_introspection_is_never_shown() -> None:
     issuer = IssuerOptions(issuer="https://login.example", client_id="me", client_secret="hush-hush-hush")
     assert "hush" not in repr(AuthOptions(issuers=(issuer,)))
+
+
+@pytest.mark.parametrize("audience", ["http://[x", "https://\u2100.example"])
+async def test_an_audience_that_is_no_address_is_that_of_another_server(audience: str) -> None:
+    login = FakeIssuer()
+    refused = await refusal(resource_of(login), login.token(sub="ann", aud=audience))
+    assert isinstance(refused, NotAuthenticated)
+    assert "another server" in refused.message
+
+
+async def test_a_moment_of_expiry_counts_as_text_and_one_beyond_all_numbers_is_none() -> None:
+    login = FakeIssuer()
+    scope = {"type": "http", "path": "/mcp", "headers": []}
+
+    async def expires(moment: object) -> float | None:
+        bearer = f"Bearer {login.token(sub='ann', exp=moment)}".encode()
+        found = await resource_of(login).identify({**scope, "headers": [(b"authorization", bearer)]})
+        return found.expires
+
+    soon = int(time.time()) + 100
+    assert await expires(str(soon)) == await expires(soon)
+    assert await expires(10**400) is None
+
+
+async def test_an_issuer_is_asked_about_a_few_made_up_tokens_at_a_time() -> None:
+    login = FakeIssuer()
+    asked, most = 0, 0
+
+    async def fetch(url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None) -> Any:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        await anyio.wait_all_tasks_blocked()
+        asked -= 1
+        return {"active": False}
+
+    options = IssuerOptions(
+        issuer=login.url, introspection_url=f"{login.url}/introspect", client_id="c", client_secret="s"
+    )
+    oauth = OAuthResource(AuthOptions(resource=RESOURCE, issuers=(options,)), fetch=fetch)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(refusal, oauth, f"made-up-{number}")
+    assert 1 < most <= 20

@@ -50,6 +50,8 @@ _NOT_ACCESS: Final = frozenset({"ID", "Refresh", "Offline", "Logout"})
 """What Keycloak writes into the claim `typ` of tokens that are no access tokens."""
 _ID_CLAIMS: Final = frozenset({"nonce", "at_hash", "c_hash"})
 """Claims that only ID tokens have."""
+_MAX_ASKED: Final = 16
+"""Tokens that an issuer is asked about at the same time: anyone can send any number of made-up ones."""
 LOG_IN: Final = "Log in again."
 _OK: Final = 200
 
@@ -332,6 +334,7 @@ class Issuer:
         self._auth = auth
         self._keys = keys
         self._fetch = fetch
+        self._asking = asyncio.Semaphore(_MAX_ASKED)
 
     async def verify(self, token: str) -> Mapping[str, Any]:
         """The claims of a JWT of this issuer. Raises `NotAuthenticated`, or `ServerUnavailable` without keys.
@@ -376,17 +379,19 @@ class Issuer:
     async def introspect(self, token: str) -> Mapping[str, Any]:
         """What the issuer says of a token that is no JWT. Raises `NotAuthenticated` or `ServerUnavailable`."""
         options = self.options
-        answer = await self._fetch(
-            options.introspection_url,
-            {"token": token, "token_type_hint": "access_token"},
-            (options.client_id, options.client_secret),
-        )
+        async with self._asking:
+            answer = await self._fetch(
+                options.introspection_url,
+                {"token": token, "token_type_hint": "access_token"},
+                (options.client_id, options.client_secret),
+            )
         if not isinstance(answer, dict) or answer.get("active") is not True:
             raise NotAuthenticated("The access token is not valid.", hint=LOG_IN)
         now, leeway = time.time(), self._auth.leeway_s
         if answer.get("iss", options.issuer) != options.issuer:
             raise NotAuthenticated("The access token is of another issuer.", hint=LOG_IN)
-        if _number(answer.get("exp"), now + leeway) <= now - leeway or _number(answer.get("nbf"), 0) > now + leeway:
+        ends, begins = seconds(answer.get("exp")), seconds(answer.get("nbf"))
+        if (ends is not None and ends <= now - leeway) or (begins is not None and begins > now + leeway):
             raise NotAuthenticated("The access token has expired, or is not valid yet.", hint=LOG_IN)
         return answer
 
@@ -408,5 +413,14 @@ def unverified_issuer(token: str) -> object:
         return None
 
 
-def _number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else default
+def seconds(value: object) -> float | None:
+    """A moment in a claim, which some issuers write as text; None for what is none, or is too far away to matter.
+
+    >>> seconds(12), seconds("12"), seconds("soon"), seconds(10**400), seconds(None)
+    (12.0, 12.0, None, None, None)
+    """
+    try:
+        found = float(value) if isinstance(value, (int, float, str)) else math.inf
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None

@@ -32,7 +32,7 @@ from toolcrib.server.auth import (
     is_loopback,
     path_below_mount,
 )
-from toolcrib.server.issuers import LOG_IN, Fetch, Issuer, IssuerFetch, KeySet, unverified_issuer
+from toolcrib.server.issuers import LOG_IN, Fetch, Issuer, IssuerFetch, KeySet, seconds, unverified_issuer
 from toolcrib.server.options import AuthOptions, HttpOptions, IssuerOptions
 from toolcrib.types import Caller
 
@@ -193,8 +193,8 @@ class OAuthResource:
         caller = claims_to_caller(claims, options)
         if not caller.scopes >= frozenset(self.auth.scopes):
             raise insufficient_scope(self.auth.scopes)
-        expires = claims.get("exp")
-        ends = float(expires) + self.auth.leeway_s if isinstance(expires, (int, float)) else None
+        expires = seconds(claims.get("exp"))
+        ends = None if expires is None else expires + self.auth.leeway_s
         return Identity(caller=caller, expires=ends, can_step_up=self.auth.step_up)
 
     # -- addresses -----------------------------------------------------------------------------------------------------
@@ -369,7 +369,10 @@ def _normal(audience: str) -> str:
     >>> _normal("HTTPS://Tools.Example/mcp/"), _normal("api://Tools")
     ('https://tools.example/mcp', 'api://Tools')
     """
-    parts = urlsplit(audience) if audience[:4].lower() == "http" else None
+    try:
+        parts = urlsplit(audience) if audience[:4].lower() == "http" else None
+    except ValueError:
+        parts = None
     if parts is None:
         return audience
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}" + (
