@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -236,6 +238,36 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
         assert (await peer.ask()).body == b"{}"
         assert (await peer.ask()).body == b"[]"
         assert peer.connections == 2
+
+
+async def test_a_connection_that_was_closed_while_the_program_was_busy_is_not_used_again() -> None:
+    closed = threading.Semaphore(0)
+
+    def answer(listener: socket.socket) -> None:
+        for _ in range(2):
+            with listener.accept()[0] as peer:
+                received = b""
+                while HEADER_END not in received:
+                    received += peer.recv(4096)
+                peer.sendall(short(b"{}"))
+            closed.release()
+
+    transport = AiohttpTransport(httpx2.create_ssl_context())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        url = httpx2.URL(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp")
+        server = threading.Thread(target=answer, args=(listener,))
+        server.start()
+        try:
+            with anyio.fail_after(10):
+                for _ in range(2):
+                    found = await transport.exchange(url, REQUEST, connect_s=5)
+                    assert found is not None
+                    assert found.body == b"{}"
+                    assert closed.acquire(timeout=5)  # without a turn for the event loop
+        finally:
+            await transport.aclose()
+            server.join(10)
 
 
 async def test_a_host_that_cannot_be_reached_is_an_error_of_the_connection() -> None:

@@ -6,6 +6,7 @@ installed, calls therefore bypass it, except through a proxy, and where the serv
 
 import asyncio
 import importlib.util
+import select
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
@@ -38,6 +39,8 @@ _CONNECTION_HEADERS: Final = frozenset({b"connection", b"content-length", b"tran
 _SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add although httpx2 left them out on purpose."""
 _FIRST_FINAL_STATUS: Final = 200
+_POLL: Final = getattr(select, "poll", None)
+"""None on Windows, where `select` has no limit that matters."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -100,7 +103,7 @@ class ConnectionPool:
         oldest = asyncio.get_running_loop().time() - KEEP_ALIVE_S
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since > oldest and not connection.is_closing:
+            if connection.idle_since > oldest and not connection.is_closing and not connection.has_input():
                 return connection
             connection.close()
         return None
@@ -193,6 +196,20 @@ class _Connection(asyncio.Protocol):
     @property
     def is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
+
+    def has_input(self) -> bool:
+        """Whether an idle connection was closed by the server, or got something that no request asked for.
+
+        The event loop may not have noticed yet, and a call that is sent then would be lost.
+        """
+        if self._transport is None:
+            return True
+        number: int = self._transport.get_extra_info("socket").fileno()
+        if _POLL is None:
+            return bool(select.select([number], (), (), 0)[0])
+        poll = _POLL()
+        poll.register(number, select.POLLIN)
+        return bool(poll.poll(0))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has another base class
