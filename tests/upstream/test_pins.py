@@ -18,6 +18,7 @@ from toolcrib.options import ServerOptions
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
+from toolcrib.trust.pins import describe_change
 from toolcrib.types import Key
 from toolcrib.upstream.pins import PinStore
 
@@ -215,3 +216,9 @@ async def test_changed_instructions_are_a_change() -> None:
     await pins.review("wiki", [], "Be nice.")
     review = await pins.review("wiki", [], "Be rude.")
     assert {name: change.summary() for name, change in review.changes.items()} == {"instructions": "its text changed"}
+
+
+def test_a_renamed_parameter_is_recognized_although_its_title_is_made_of_its_name() -> None:
+    old = {"inputSchema": {"properties": {"q": {"type": "string", "title": "Q"}}}}
+    new = {"inputSchema": {"properties": {"query": {"type": "string", "title": "Query"}}}}
+    assert describe_change(old, new) == ("the parameter q became query",)

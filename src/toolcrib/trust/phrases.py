@@ -306,10 +306,13 @@ def _in_passages(text: str) -> Iterator[Phrase]:
     sentences = [part.strip() for part in _SENTENCE.split(text) if part and part.strip()]
     signs: dict[str, str] = {}
     for place, sentence in enumerate(sentences):
-        pair = " ".join(sentences[place : place + 2])
+        after = " ".join(sentences[place + 1 : place + 2])
+        pair = f"{sentence} {after}"
         for rule in rules:
-            if rule.test(sentence) or (rule.in_pairs and len(pair) > len(sentence) and rule.test(pair)):
-                yield Phrase(rule.name, rule.severity, _excerpt(sentence))
+            alone = rule.test(sentence)
+            if alone or (rule.in_pairs and after and rule.test(pair)):
+                said = sentence if alone else after if rule.test(after) else pair
+                yield Phrase(rule.name, rule.severity, _excerpt(said))
                 if rule.severity == "soft":
                     signs.setdefault(rule.name, sentence)
         for cue in cues:

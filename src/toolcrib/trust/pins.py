@@ -67,12 +67,17 @@ def describe_change(old: JSON, new: JSON) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _untitled(schema: JSON) -> JSON:
+    """The schema of a parameter without its title, which many libraries make of the name."""
+    return {key: value for key, value in schema.items() if key != "title"} if isinstance(schema, Mapping) else schema
+
+
 def _schema_changes(old: Object, new: Object) -> Iterator[str]:
     before, after = _object(old.get("properties")), _object(new.get("properties"))
     gone = [name for name in before if name not in after]
     added = [name for name in after if name not in before]
     for name in list(gone):
-        same = next((other for other in added if after[other] == before[name]), None)
+        same = next((other for other in added if _untitled(after[other]) == _untitled(before[name])), None)
         if same is not None:
             gone.remove(name)
             added.remove(same)
