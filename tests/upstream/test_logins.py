@@ -293,6 +293,11 @@ async def test_a_callers_token_is_exchanged_and_never_sent() -> None:
                 assert (await call(server, "whoami", ctx)).text == ctx.token
             with pytest.raises(ServerUnavailable, match="has no token"):
                 await server.call_tool(replace(ANN, caller=Caller(id="cid")), "whoami", {})
+            named = replace(first, caller=replace(first.caller, issuer="https://login.test"))
+            for ctx in (named, replace(named, token="")):
+                assert (await call(server, "whoami", ctx)).text == "token-of-ann"
+            with pytest.raises(ServerUnavailable, match="has no token"):
+                await server.call_tool(replace(first, token=""), "whoami", {})
             local = await call(server, "whoami", replace(HERE, token="token-of-anyone"))
             assert local.text == "ann"
         assert not {"token-of-ann", "token-of-bob", "token-of-anyone"} & set(it.protected.seen)
@@ -307,6 +312,18 @@ async def test_where_tokens_are_exchanged_local_calls_use_the_gateways_own_crede
         async with it.connected(grant="token_exchange", **own) as (server, _):
             assert not (await call(server, "whoami", HERE)).is_error
         assert not [form for path, form in it.issuer.requests if "subject_token" in form]
+
+
+async def test_what_was_exchanged_for_an_earlier_token_does_not_stand_in_for_one_that_is_refused() -> None:
+    async with world() as it:
+        it.issuer.clients["main"] = replace(MAIN)
+        own = {"issuer": it.issuer.issuer, "client_id": "main", "client_secret": "main-secret"}
+        async with it.connected(grant="token_exchange", **own) as (server, _):
+            assert (await call(server, "whoami", replace(ANN, token="first"))).text == "first"
+            it.issuer.clients.clear()
+            for _ in range(2):
+                with pytest.raises(ServerUnavailable, match="no access token"):
+                    await server.call_tool(replace(ANN, token="second"), "whoami", {})
 
 
 def jwt(**claims: Any) -> str:

@@ -176,7 +176,7 @@ class LoginService:
         grants = ("token_exchange", "forward")
         if options.auth is not None and options.auth.grant in grants and not _is_local(ctx.caller):
             credentials: Any = self.credentials(options, ctx.caller)
-            credentials.present(ctx.token)
+            credentials.present(ctx.token, ctx.caller.issuer)
 
     async def maintain(self, options: ServerOptions) -> None:
         """Refresh the shared login of a server before it expires, until cancelled."""

@@ -122,20 +122,29 @@ def _secret_method(auth: OAuthClientOptions) -> Literal["client_secret_basic", "
     return "client_secret_post" if auth.client_auth == "client_secret_post" else "client_secret_basic"
 
 
-class ExchangedToken(_FetchedToken):
+class _CallersToken:
+    """The token that a caller was last authenticated by, for what still runs when its request is over."""
+
+    _subject: str = ""
+    _issuer: str | None = None
+
+    def present(self, token: str, issuer: str | None) -> None:
+        """Use the caller's token of this request from now on. A request without one does not get that of another
+        issuer: it was authenticated by something else, such as an API key.
+        """
+        if token or issuer != self._issuer:
+            self._subject, self._issuer = token, issuer
+
+
+class ExchangedToken(_CallersToken, _FetchedToken):
     """A token that the authorization server gives in exchange for the caller's own (RFC 8693)."""
 
     def __init__(self, options: ServerOptions, auth: OAuthClientOptions) -> None:
         super().__init__(options)
         self._url = bare_url(options.url)
         self._auth = auth
-        self._subject = ""
         self._exchanged = b""
         """Digest of the token that was exchanged."""
-
-    def present(self, token: str) -> None:
-        """Use the caller's token of this request from now on."""
-        self._subject = token or self._subject
 
     async def token(self) -> str:
         """Return a token for the caller's current one. Raises `NoAccessToken` if there can be none."""
@@ -150,7 +159,8 @@ class ExchangedToken(_FetchedToken):
     async def _exchange(self) -> str:
         if not self._subject:
             raise NoAccessToken(_NO_TOKEN)
-        self._exchanged = _digest(self._subject)
+        # If this fails, what was exchanged for another token does not stand in.
+        self._exchanged, self._token = _digest(self._subject), None
         found = await self._fetch(Challenge())
         if found is None:
             raise NoAccessToken("no access token: its authorization server gave none in exchange")
@@ -183,16 +193,11 @@ class _ExchangeFlow(IdentityAssertionOAuthProvider):
         return httpx2.Request("POST", request.url, data=data, headers=headers)
 
 
-class ForwardedToken(ServerCredentials):
+class ForwardedToken(_CallersToken, ServerCredentials):
     """The caller's own token, if its `aud` names this gateway and the server: it was issued for both."""
 
     def __init__(self, auth: OAuthClientOptions) -> None:
         self._audience = frozenset(auth.audience)
-        self._subject = ""
-
-    def present(self, token: str) -> None:
-        """Use the caller's token of this request from now on."""
-        self._subject = token or self._subject
 
     async def token(self) -> str | None:
         """Return the caller's token; None where there is no caller. Raises `NoAccessToken` for one that was not
