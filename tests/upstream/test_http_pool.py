@@ -233,6 +233,24 @@ async def test_a_connection_with_a_second_response_is_not_used_again() -> None:
         assert peer.connections == 2
 
 
+async def test_trailers_are_not_kept() -> None:
+    events = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailers = b"".join(b"x-%d: y\r\n" % number for number in range(1_000))
+    async with scripted(events + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n", short(b"[1]")) as peer:
+        response = await peer.ask()
+        assert await body_of(response) == b"{}"
+        assert len(response.headers) == 2
+        assert (await peer.ask()).body == b"[1]"
+        assert peer.connections == 1
+
+
+async def test_a_connection_on_which_a_second_response_begins_is_not_used_again() -> None:
+    async with scripted(short(b"{}") + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-a: b\r\n", short(b"[1]")) as peer:
+        assert (await peer.ask()).body == b"{}"
+        assert (await peer.ask()).body == b"[1]"
+        assert peer.connections == 2
+
+
 async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     async with scripted(short(b"{}", b"Connection: close\r\n"), short(b"[]"), closes=True) as peer:
         assert (await peer.ask()).body == b"{}"

@@ -304,6 +304,9 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Note a header."""
+        if self._has_head:  # a trailer, of which there may be any number, or the beginning of a second response
+            self._keeps_alive = self._keeps_alive and not self._is_complete
+            return
         name = name.lower()
         self._headers.append((name, value))
         if name == b"content-type":
