@@ -151,3 +151,12 @@ def test_invalid_arguments_are_refused_with_the_reason(arguments: dict[str, obje
 def test_a_packed_text_is_unpacked_unchanged(text: str) -> None:
     sound = text.encode(errors="replace").decode()
     assert unpack(pack(text)) == sound
+
+
+def test_a_range_with_a_million_numbers_is_refused_without_writing_them_out() -> None:
+    class Unwritten(int):
+        def __str__(self) -> str:
+            raise AssertionError("written")
+
+    with pytest.raises(InvalidRequest, match="range must be"):
+        parse_read({"handle": "r_a", "range": [1, 2, 3, Unwritten(4)]})

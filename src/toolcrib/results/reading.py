@@ -89,7 +89,7 @@ def _page(given: Any) -> int:
 def _range(given: Any) -> tuple[int, int] | None:
     if given is None or given == "":
         return None
-    text = "-".join(map(str, given)) if isinstance(given, list) else str(given)
+    text = "-".join(map(str, given[:3])) if isinstance(given, list) else str(given)
     found = _RANGE.fullmatch(text)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise InvalidRequest(
