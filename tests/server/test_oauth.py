@@ -431,22 +431,27 @@ async def test_a_moment_of_expiry_counts_as_text_and_one_beyond_all_numbers_is_n
 
 async def test_an_issuer_is_asked_about_a_few_made_up_tokens_at_a_time() -> None:
     login = FakeIssuer()
-    asked, most = 0, 0
+    asked, answer = list[str](), anyio.Event()
 
     async def fetch(url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None) -> Any:
-        nonlocal asked, most
-        asked += 1
-        most = max(most, asked)
-        await anyio.wait_all_tasks_blocked()
-        asked -= 1
+        asked.append(url)
+        await answer.wait()
         return {"active": False}
 
     options = IssuerOptions(
         issuer=login.url, introspection_url=f"{login.url}/introspect", client_id="c", client_secret="s"
     )
     oauth = OAuthResource(AuthOptions(resource=RESOURCE, issuers=(options,)), fetch=fetch)
+
+    async def send(number: int) -> None:
+        with pytest.raises(NotAuthenticated):
+            await oauth.authenticate({"authorization": f"Bearer made-up-{number}"})
+
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             for number in range(100):
-                group.start_soon(refusal, oauth, f"made-up-{number}")
-    assert 1 < most <= 20
+                group.start_soon(send, number)
+            await anyio.wait_all_tasks_blocked()
+            assert 1 < len(asked) <= 20
+            answer.set()
+    assert len(asked) == 100
