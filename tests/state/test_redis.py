@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -49,6 +50,26 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     with anyio.fail_after(20):
         while not await condition():  # noqa: ASYNC110 - another process has no event
             await anyio.sleep(0.02)
+
+
+async def test_a_change_that_is_being_written_when_the_store_closes_is_written_once(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, scripts = anyio.Event(), RedisStore.scripts
+
+    async def slow_answers(*arguments: Any) -> Any:
+        answers = await scripts(*arguments)
+        written.set()
+        await anyio.sleep(0.2)
+        return answers
+
+    monkeypatch.setattr(RedisStore, "scripts", slow_answers)
+    with anyio.fail_after(20):
+        async with RedisStore(redis.url, timeout_s=5) as store:
+            await store.table("numbers", NUMBERS, batched=True).update("n", increment)
+            await written.wait()
+        async with RedisStore(redis.url, timeout_s=5) as store:
+            assert await store.table("numbers", NUMBERS).get("n") == 1
 
 
 async def test_replicas_share_values_and_lose_no_update(redis: RedisServer) -> None:

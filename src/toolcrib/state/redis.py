@@ -80,6 +80,7 @@ class RedisStore:
         self._away_since: float | None = None
         self._reason = ""
         self._listening = asyncio.Event()
+        self._flushing = anyio.Lock()
 
     def table(
         self,
@@ -152,6 +153,8 @@ class RedisStore:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            async with self._flushing:
+                pass  # what was being written is
             if self._client is not None and self._away_since is None:
                 try:
                     await self._flush_tables()
@@ -257,7 +260,8 @@ class RedisStore:
             try:
                 if self._away_since is not None:
                     await self.run(lambda client: client.ping(), probing=True)
-                await self._flush_tables()
+                # What is being written when the store closes is finished, or it would be written once more.
+                await asyncio.shield(asyncio.ensure_future(self._flush_tables()))
                 self._note_back()
             except StateUnavailable as error:
                 logger.debug("changes of the state wait: %s", error)
@@ -276,8 +280,9 @@ class RedisStore:
             self._receiver = asyncio.get_running_loop().create_task(self._receive(was_lost=True))
 
     async def _flush_tables(self) -> None:
-        for table in tuple(self._tables.values()):
-            await table.flush()
+        async with self._flushing:
+            for table in tuple(self._tables.values()):
+                await table.flush()
 
     async def _receive(self, *, was_lost: bool = False) -> None:
         """Hand messages to the channels, and connect again whenever the connection is lost."""
