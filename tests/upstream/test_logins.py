@@ -25,9 +25,10 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import LOCAL, Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.http_transport import LoginNeeded
 from toolcrib.upstream.login_vault import LoginVault, Sealer, VaultKeyError, find_sealer
 from toolcrib.upstream.logins import LoginService
-from toolcrib.upstream.oauth import StoredLogin
+from toolcrib.upstream.oauth import Challenge, StoredLogin
 from toolcrib.upstream.options import FleetOptions, LoginOptions, OAuthClientOptions, ServerOptions
 
 HERE = Context(caller=LOCAL)
@@ -598,3 +599,18 @@ def test_a_key_file_is_made_once_and_for_its_owner_only(
     assert [file.name for file in (tmp_path / "state").iterdir()] == ["logins.key"]
     assert (tmp_path / "state" / "logins.key").stat().st_mode & 0o777 == 0o600
     assert caplog.text.count("which only your user can read") == 1
+
+
+async def test_a_login_that_was_made_before_the_server_began_to_wait_for_it_is_used() -> None:
+    async with world() as it, it.connected() as (server, service):
+        await log_in(server, service)
+        login = service.credentials(server.options)
+        assert isinstance(login, StoredLogin)
+        it.issuer.families[0].revoked = True
+        with pytest.raises(LoginNeeded):
+            await login.answer(Challenge(), (await login.token()))
+        await browse(await page_of(server))
+        await service.wait_ended(HERE, server.options, 10)
+        with anyio.fail_after(5):
+            await service.wait_login(server.options)
+        assert login.logged_in_at != login.refused

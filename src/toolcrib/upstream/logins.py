@@ -197,10 +197,10 @@ class LoginService:
         if not isinstance(login, StoredLogin):
             await anyio.sleep(_MAX_PAUSE_S)
             return
-        known, changed = login.logged_in_at, login.changed
-        while login.logged_in_at == known:
+        refused = login.refused
+        while login.logged_in_at in (0.0, refused):
             with anyio.move_on_after(_VAULT_POLL_S):
-                await changed.wait()
+                await login.changed.wait()
             with suppress(httpx2.TransportError):
                 await login.reload()
 

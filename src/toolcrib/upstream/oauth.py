@@ -477,6 +477,8 @@ class StoredLogin(ServerCredentials):
         """The last one that only a person could answer."""
         self.changed = anyio.Event()
         """Set, and replaced, when there is a new login."""
+        self.refused = 0.0
+        """`logged_in_at` when it was last found that a person must log in: a login that differs may be tried."""
         self._auth = auth
         self._vault = vault
         self._login: Login | None = None
@@ -517,7 +519,7 @@ class StoredLogin(ServerCredentials):
             if login is None:
                 return None
             if login.problem:
-                raise LoginNeeded(f"{_NOT_LOGGED_IN}: {login.problem}")
+                raise self._needed(f"{_NOT_LOGGED_IN}: {login.problem}")
             if login.needs_refresh(time.time()) and login.refresh_token:
                 login = await self._refresh(login)
             return login.access_token if login is not None else None
@@ -556,7 +558,7 @@ class StoredLogin(ServerCredentials):
             fresh = await self._vault.refresh(self.key, login, self._fetch)
         except LoginRejected as error:
             self._login = replace(login, problem=str(error))
-            raise LoginNeeded(f"{_NOT_LOGGED_IN}: {error}") from error
+            raise self._needed(f"{_NOT_LOGGED_IN}: {error}") from error
         except (LoginFailed, ToolcribError) as error:
             if login.is_valid(time.time()) and not is_needed:
                 return login
@@ -589,7 +591,13 @@ class StoredLogin(ServerCredentials):
                     self._rejected_after_refresh = fresh.access_token
                     return fresh.access_token
             self.challenge = challenge
-            raise LoginNeeded(_NOT_LOGGED_IN if login is None else f"{_NOT_LOGGED_IN}: it does not accept the last one")
+            raise self._needed(
+                _NOT_LOGGED_IN if login is None else f"{_NOT_LOGGED_IN}: it does not accept the last one"
+            )
+
+    def _needed(self, reason: str) -> LoginNeeded:
+        self.refused = self.logged_in_at
+        return LoginNeeded(reason)
 
     def _step_up(self, challenge: Challenge, login: Login | None) -> None:
         """Have a person log in again for more scopes, once for each set of them."""
@@ -598,7 +606,7 @@ class StoredLogin(ServerCredentials):
         if has_all or wanted in self._stepped_up:
             return
         self.challenge = challenge
-        raise LoginNeeded(f"{_NOT_LOGGED_IN} with more rights: {_safe(wanted) or 'it does not say which'}")
+        raise self._needed(f"{_NOT_LOGGED_IN} with more rights: {_safe(wanted) or 'it does not say which'}")
 
     async def log_in(self, redirect: str, ask: Ask) -> Login:
         """Have a person log in, and store the login. Raises `LoginFailed` or `ToolcribError`."""
