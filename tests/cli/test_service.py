@@ -72,7 +72,7 @@ def test_a_unit_of_systemd_is_written_started_shown_and_removed(
     assert (gone.code, gone.out) == (6, "No service is installed.\n")
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze checks it, and is not installed")
 def test_systemd_accepts_the_unit(command: Command, config: Path, tmp_path: Path, systemctl: Tool) -> None:
     command("service", "install", "--config", config)
     checked = subprocess.run(

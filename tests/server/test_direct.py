@@ -423,3 +423,4 @@ async def test_a_direct_call_ends_when_its_client_disconnects(monkeypatch: pytes
             group.start_soon(app, scope, receive, send)
             with anyio.fail_after(5):
                 await ended.wait()
+        assert ended.is_set()

@@ -318,6 +318,7 @@ async def test_what_a_session_used_at_one_gateway_ranks_higher_at_the_others(red
             return "git:log" in await two.boosts(ctx)
 
         await until(is_known)
+        assert "git:log" in await two.boosts(ctx)
 
 
 def test_without_the_client_library_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

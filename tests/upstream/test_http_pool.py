@@ -140,6 +140,7 @@ async def test_a_stream_that_is_left_early_closes_its_connection() -> None:
         await (await peer.ask()).aclose()
         with anyio.fail_after(5):
             await peer.dropped.wait()
+        assert peer.dropped.is_set()
 
 
 async def test_a_cancelled_exchange_closes_its_connection() -> None:
@@ -148,6 +149,7 @@ async def test_a_cancelled_exchange_closes_its_connection() -> None:
             await peer.ask()
         with anyio.fail_after(5):
             await peer.dropped.wait()
+        assert peer.dropped.is_set()
 
 
 async def test_a_cancellation_that_comes_with_the_response_leaves_the_connection_to_the_next_exchange(

@@ -267,6 +267,7 @@ async def test_a_browser_may_come_back_to_any_process(tmp_path: Path) -> None:
         ):
             await deliver(LoginService(elsewhere, PUBLIC), await page_of(server))
             await until(server, lambda: server.status.state is ServerState.READY)
+            assert (await call(server, "whoami", HERE)).is_error is False
 
 
 # -- tokens without a person -------------------------------------------------------------------------------------------

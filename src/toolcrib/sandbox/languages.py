@@ -60,8 +60,8 @@ class ScriptLanguage:
     """Matches comments and strings, where no call is found."""
     engine: str
     """`module:class` of the sandbox, imported on first use."""
-    library: str
-    """The library that the engine needs, and that may not be installed."""
+    package: str
+    """The package that the engine needs, and that may not be installed."""
     aborts_without_memory: bool = False
     """Whether a process of the engine ends with SIGABRT when it is out of memory."""
     identifier: Callable[[str], str]
@@ -491,7 +491,7 @@ LUA: Final = ScriptLanguage(
     comment="--",
     literals=_LUA_LITERALS,
     engine="toolcrib.sandbox.lua:LuaSandbox",
-    library="lupa",
+    package="lupa",
     identifier=sanitize_lua_identifier,
     globals=LUA_GLOBALS,
     avoid="_{}".format,
@@ -517,7 +517,7 @@ PYTHON: Final = ScriptLanguage(
     comment="#",
     literals=_PYTHON_LITERALS,
     engine="toolcrib.sandbox.python:PythonSandbox",
-    library="pydantic_monty",
+    package="pydantic_monty",
     aborts_without_memory=True,
     identifier=sanitize_python_identifier,
     globals=PYTHON_GLOBALS,

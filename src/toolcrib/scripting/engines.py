@@ -68,7 +68,7 @@ def sandbox_factories(limits: Limits | None, options: SandboxOptions | None) -> 
     return {
         name: partial(_make_sandbox, language.engine, limits, options)
         for name, language in LANGUAGES.items()
-        if find_spec(language.library) is not None
+        if find_spec(language.package) is not None
     }
 
 
@@ -134,8 +134,8 @@ class EnginePool:
         if name in self._factories:
             return LANGUAGES[name]
         if name in LANGUAGES:
-            library = LANGUAGES[name].library
-            raise missing_extra(library, f"toolcrib[{name}]", needed_by=f"A script in {LANGUAGES[name].title}")
+            package = LANGUAGES[name].package
+            raise missing_extra(package, f"toolcrib[{name}]", needed_by=f"A script in {LANGUAGES[name].title}")
         raise InvalidRequest(
             f"There is no script language {name[:_MAX_NAME_CHARS]!r}.",
             hint=f"Use one of: {', '.join(self.languages)}.",
