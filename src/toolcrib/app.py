@@ -51,6 +51,7 @@ from toolcrib.settings.reload import SettingsChange, compare
 from toolcrib.state.base import RemoteStore, StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import make_store
+from toolcrib.state.peers import Peers
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
 from toolcrib.telemetry import Telemetry
@@ -155,6 +156,8 @@ class App(ToolDecorator, ServableApp):
             wait_indexed=self._wait_indexed,
         )
         self._state: StateStore = state or self._own_state or MemoryStore()
+        self.peers = Peers(self._state)
+        """The processes that share the state with this one."""
         self.telemetry = Telemetry(self.settings, self._state, self._catalog)
         """What the settings count and measure of this app."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
@@ -282,6 +285,7 @@ class App(ToolDecorator, ServableApp):
         async with anyio.create_task_group() as group:
             await group.start(self.gateway.refresher.run)
             await group.start(self.changes.run)
+            await group.start(self.peers.run)
             if self.settings.gateway.past_requests is not None:
                 await group.start(self.gateway.past.run)
             group.start_soon(watch_always_visible, self.gateway.refresher, self.settings.surfaces.always_visible)

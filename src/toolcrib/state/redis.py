@@ -305,7 +305,7 @@ class RedisStore:
 
     def _deliver(self, name: str, text: str) -> None:
         for channel in self._channels.values():
-            if channel.name == name:
+            if channel.name == name and channel.local.is_used:
                 channel.local.deliver(json.loads(text))
 
     def _deliver_gap(self) -> None:
