@@ -401,7 +401,7 @@ class Caller:
     """The identity behind a request."""
 
     id: str
-    """Who it is, unique within its tenant."""
+    """Who it is, unique within its issuer and tenant."""
     tenant: str | None = None
     """The organization that it belongs to, if there are several."""
     scopes: frozenset[str] = frozenset()
@@ -411,6 +411,16 @@ class Caller:
     roles: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
     """What the issuer says of it, for policies too."""
+
+    @property
+    def key(self) -> tuple[str | None, str | None, str]:
+        """What identifies it: issuer, tenant and id. Two issuers may use the same id."""
+        return self.issuer, self.tenant, self.id
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is the caller `LOCAL`, with whatever scopes."""
+        return self.key == LOCAL.key
 
 
 LOCAL: Final = Caller(id="local")

@@ -17,6 +17,7 @@ POLICY = {
         {"tools": ["git:*"], "groups": ["eng"], "otherwise": "next"},
         {"tools": ["git:*"], "action": "call", "scopes": ["run", "admin"], "need": "all"},
         {"tools": ["git:*"], "issuers": ["https://login.example"]},
+        {"tools": ["ops:*"], "callers": ["ci-*", "carol"]},
     ],
 }
 
@@ -39,6 +40,8 @@ def config(settings: SettingsFile, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("bob git:log --group eng", "allow", "allow", 1, "policy.rules[1] names this caller"),
         ("bob git:log --issuer https://login.example", "allow", "hide", 2, "with admin, run"),
         ("bob git:log --issuer https://evil.example", "hide", "hide", 3, "decides for all that it does not name"),
+        ("ci-7 ops:restart", "allow", "allow", 4, "policy.rules[4] names this caller"),
+        ("bob ops:restart", "hide", "hide", 4, "decides for all that it does not name"),
         ("bob files:read", "hide", "hide", None, "policy.default decides"),
     ],
 )

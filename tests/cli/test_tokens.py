@@ -52,6 +52,11 @@ def test_a_key_is_revoked_by_its_id_or_by_itself(command: Command, config: Path)
     assert "No API key has the id" in again.err
 
 
+def test_a_key_cannot_be_that_of_the_caller_at_this_machine(command: Command, config: Path) -> None:
+    refused = command("tokens", "create", "--caller", "local", "--config", config)
+    assert (refused.code, "caller at this machine" in refused.err) == (2, True)
+
+
 @pytest.mark.parametrize("expires", ["", "0d", "tomorrow", "-1d", "9" * 9 + "d"])
 def test_a_time_that_is_none_is_refused(command: Command, config: Path, expires: str) -> None:
     refused = command("tokens", "create", "--caller", "ann", "--expires", expires, "--config", config)

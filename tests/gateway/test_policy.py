@@ -108,6 +108,46 @@ def test_a_role_implies_its_scopes_and_other_roles() -> None:
     assert says(policy, caller("guest"), "b:c")[0] == "hide"
 
 
+@pytest.mark.parametrize(
+    ("callers", "name", "named"),
+    [
+        (("ann",), "ann", True),
+        (("ann",), "Ann", False),
+        (("ann",), "anna", False),
+        (("ci-*", "ann"), "ci-7", True),
+        (("ci-*",), "my-ci-7", False),
+        (("user-[0-9]",), "user-7", True),
+        (("[*]",), "*", True),
+        (("[*]",), "ann", False),
+    ],
+)
+def test_a_rule_names_callers_by_their_ids_and_by_patterns(callers: tuple[str, ...], name: str, named: bool) -> None:
+    policy = ByScopes([Rule(tools=("a:*",), callers=callers)])
+    assert says(policy, Caller(id=name), "a:b") == (("allow", "allow") if named else ("hide", "hide"))
+
+
+def test_a_rule_for_a_caller_of_one_tenant_does_not_name_that_of_another() -> None:
+    policy = ByScopes([Rule(callers=("ann",), tenants=("acme",))], default="hide")
+    assert says(policy, Caller(id="ann", tenant="acme"), "a:b")[0] == "allow"
+    assert says(policy, Caller(id="ann", tenant="other"), "a:b")[0] == "hide"
+    assert says(policy, Caller(id="bob", tenant="acme"), "a:b")[0] == "hide"
+
+
+def test_callers_that_rules_tell_apart_by_id_have_scopes_of_their_own() -> None:
+    policy = ByScopes([Rule(tools=("a:*",), callers=("ann",)), Rule(tools=("b:*",), callers=("ci-*",))])
+    ids = ("ann", "ci-1", "ci-2", "bob", "cid")
+    ann, one, two, bob, cid = (policy.scope(Caller(id=name)) for name in ids)
+    assert one == two
+    assert bob == cid
+    assert len({ann, one, bob}) == 3
+
+
+@pytest.mark.parametrize("callers", ["ann", ("",), ("a[b",)])
+def test_callers_that_are_no_patterns_are_refused(callers: Any) -> None:
+    with pytest.raises(SettingsError, match="callers"):
+        Rule(callers=callers)
+
+
 def test_callers_of_which_no_rule_can_tell_one_from_the_other_share_a_scope() -> None:
     policy = ByScopes([Rule(scopes=("admin",), tenants=("acme",), otherwise="next")], roles={"root": ("admin",)})
     assert policy.scope(caller("x", "y", tenant="one")) == policy.scope(caller("z", tenant="two"))

@@ -123,11 +123,12 @@ def test_a_host_that_names_its_turns_decides_alone_when_one_begins() -> None:
     [
         BOB,
         replace(ANN, caller=Caller(id="ann", tenant="other")),
+        replace(ANN, caller=Caller(id="ann", tenant="acme", issuer="https://login.example")),
         replace(ANN, session="s2"),
         by(ANN, session="handle"),
         by(BOB, session="handle"),
     ],
-    ids=["caller", "tenant", "session", "handle", "another's handle"],
+    ids=["caller", "tenant", "issuer", "session", "handle", "another's handle"],
 )
 def test_sessions_never_share(other: Context) -> None:
     known = sessions()

@@ -160,6 +160,7 @@ async def test_an_approval_is_for_one_call() -> None:
     [
         (BOB, DROP, "foreign"),
         (replace(ANN, caller=replace(ANN.caller, tenant="other")), DROP, "foreign"),
+        (replace(ANN, caller=replace(ANN.caller, issuer="https://login.example")), DROP, "foreign"),
         (ANN, a_call("drop", hints=DESTROY, name="other"), "changed_arguments"),
         (ANN, a_call("drop_all", hints=DESTROY, name="db"), "changed_tool"),
         (ANN, Call(tool=replace(DROP.tool, description="New."), arguments={"name": "db"}), "changed_tool"),

@@ -69,6 +69,7 @@ async def test_the_order_of_arguments_does_not_matter_and_their_types_do() -> No
     [
         BOB,
         Context(caller=replace(ANN.caller, tenant="other")),
+        Context(caller=replace(ANN.caller, issuer="https://login.example")),
         Context(caller=replace(ANN.caller, scopes=frozenset({"admin"}))),
         Context(caller=ANN.caller, session="another"),
     ],

@@ -50,10 +50,13 @@ async def test_a_burst_is_let_through_and_then_calls_are_refused_with_the_time_t
     assert provider.runs == 3
 
 
-async def test_a_callers_rate_is_independent_of_other_callers_and_of_a_namesake_in_another_tenant() -> None:
+async def test_a_callers_rate_is_independent_of_other_callers_and_of_namesakes_in_another_tenant_or_of_an_issuer() -> (
+    None
+):
     run = limited(Clock(), Provider(), rate=RateOptions(per_second=1, burst=1))
     namesake = Context(caller=Caller(id="ann", tenant="other"))
-    for ctx in (ANN, BOB, namesake):
+    vouched = Context(caller=Caller(id="ann", tenant="acme", issuer="https://login.example"))
+    for ctx in (ANN, BOB, namesake, vouched):
         await run(ctx, a_call())
         with pytest.raises(RateLimited):
             await run(ctx, a_call())

@@ -12,11 +12,11 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 from tests.server.conftest import JSON, Crib, crib
 
-from toolcrib.errors import NotAuthenticated
+from toolcrib.errors import InvalidRequest, NotAuthenticated
 from toolcrib.server.asgi import HttpApp
 from toolcrib.server.http import http_app
-from toolcrib.server.options import HttpOptions
-from toolcrib.types import Caller
+from toolcrib.server.options import HttpOptions, Token
+from toolcrib.types import LOCAL, Caller
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +94,44 @@ async def test_routes_of_an_authenticator_are_behind_the_host_check() -> None:
             app = protected(served, OAuth())
             async with app.running(), client_of(app) as http:
                 assert (await http.get(METADATA, headers={"host": "evil.example"})).status_code == 421
+
+
+class Named(Plain):
+    """Takes the bearer token for the caller's id."""
+
+    def __init__(self, tenant: str | None = None) -> None:
+        self._tenant = tenant
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        return Caller(id=headers["authorization"].removeprefix("Bearer "), tenant=self._tenant)
+
+
+class Trusting(Plain):
+    """Takes everyone for the caller at this machine."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        return LOCAL
+
+
+@pytest.mark.parametrize(
+    ("authenticator", "status"),
+    [(Named(), 401), (Named("acme"), 200), (Trusting(), 200)],
+    ids=["id", "tenant", "LOCAL"],
+)
+async def test_no_credential_makes_a_caller_the_one_at_this_machine(authenticator: Plain, status: int) -> None:
+    with anyio.fail_after(5):
+        async with crib() as served:
+            app = protected(served, authenticator)
+            async with app.running(), client_of(app) as http:
+                answer = await http.post("/mcp", headers={**JSON, "authorization": "Bearer local"}, json=INITIALIZE)
+                assert answer.status_code == status
+                assert status == 200 or "caller at this machine" in answer.text
+
+
+def test_a_token_cannot_be_that_of_the_caller_at_this_machine() -> None:
+    with pytest.raises(InvalidRequest, match="caller at this machine"):
+        Token(secret="s", caller="local")
+    assert Token(secret="s", caller="local", tenant="acme").tenant == "acme"
 
 
 async def test_a_plain_authenticator_has_the_usual_challenge_and_no_routes() -> None:

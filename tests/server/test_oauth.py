@@ -95,6 +95,26 @@ async def test_callers_of_two_issuers_with_one_subject_are_two_callers() -> None
     one, other = await caller_of(oauth, ours.token()), await caller_of(oauth, theirs.token())
     assert (one.id, other.id) == ("ann", "ann")
     assert one.tenant != other.tenant
+    assert one.key != other.key
+
+
+async def test_an_issuer_names_tenants_of_its_own_only() -> None:
+    login = FakeIssuer()
+    own = IssuerOptions(issuer=login.url, tenant_claim="org", tenants=("acme", "test-*"))
+    oauth = resource_of(login, issuers=(own,))
+    for tenant in ("acme", "test-7"):
+        assert (await caller_of(oauth, login.token(org=tenant))).tenant == tenant
+    for tenant in ("globex", "acme-7", "test", "*"):
+        assert "tenant that is not known" in str(await refusal(oauth, login.token(org=tenant)))
+
+
+def test_an_issuer_that_may_name_any_tenant_is_refused_unless_the_settings_say_so() -> None:
+    any_tenant: dict[str, Any] = {"issuer": "https://a.example", "tenant_claim": "org"}
+    with pytest.raises(SettingsError, match="needs tenants"):
+        OAuthResource(AuthOptions(issuers=(IssuerOptions(**any_tenant),), resource=RESOURCE))
+    OAuthResource(AuthOptions(issuers=(IssuerOptions(**any_tenant, tenants=("*",)),), resource=RESOURCE))
+    with pytest.raises(SettingsError, match="at the end"):
+        OAuthResource(AuthOptions(issuers=(IssuerOptions(**any_tenant, tenants=("a*b",)),), resource=RESOURCE))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +126,13 @@ async def test_callers_of_two_issuers_with_one_subject_are_two_callers() -> None
         (
             {"tenant_claim": "org", "tenants": ("a", "b")},
             {"tenant_claim": "org", "tenants": ("b",)},
+            "could be confused",
+        ),
+        ({"tenant_claim": "org", "tenants": ("acme-*",)}, {"tenant": "acme-7"}, "could be confused"),
+        ({"tenant": "acme"}, {"tenant_claim": "org", "tenants": ("*",)}, "could be confused"),
+        (
+            {"tenant_claim": "org", "tenants": ("a*",)},
+            {"tenant_claim": "org", "tenants": ("ab*",)},
             "could be confused",
         ),
     ],

@@ -429,6 +429,7 @@ def test_a_wrong_token_is_refused_and_no_secret_is_shown(loading: Loading, entry
         ('{"tokens": [{"caller": "a"}]}', "tokens.json:1: tokens[0] needs token"),
         ('{"tokens": [\n{"token": "hunter2"}]}', "tokens.json:2: tokens[0] needs caller"),
         ('{"tokens": [{"token": ["hunter2"], "caller": "a"}]}', "tokens[0].token must be a string, not a list"),
+        ('{"tokens": [{"token": "hunter2", "caller": "local"}]}', "tokens.json:1: tokens[0].caller cannot be"),
         ('{"tokens": [{"token": hunter2}]}', "tokens.json:1:23: this is not a JSON value"),
     ],
 )

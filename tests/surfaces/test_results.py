@@ -159,6 +159,7 @@ async def test_a_handle_of_another_caller_looks_exactly_like_one_that_does_not_e
         assert missing["error"] is True
         assert await read(Caller(id="eve"), handle) == missing
         assert await read(Caller(id="local", tenant="acme"), handle) == missing
+        assert await read(Caller(id="local", issuer="https://login.example"), handle) == missing
         assert (await read(LOCAL, handle))["error"] is False
 
 

@@ -298,13 +298,16 @@ async def test_a_callers_token_is_exchanged_and_never_sent() -> None:
             named = replace(first, caller=replace(first.caller, issuer="https://login.test"))
             for ctx in (named, replace(named, token="")):
                 assert (await call(server, "whoami", ctx)).text == "token-of-ann"
+            impostor = replace(first, caller=replace(first.caller, issuer="https://evil.test"), token="")
+            with pytest.raises(ServerUnavailable, match="has no token"):
+                await server.call_tool(impostor, "whoami", {})
             with pytest.raises(ServerUnavailable, match="has no token"):
                 await server.call_tool(replace(first, token=""), "whoami", {})
             local = await call(server, "whoami", replace(HERE, token="token-of-anyone"))
             assert local.text == "ann"
         assert not {"token-of-ann", "token-of-bob", "token-of-anyone"} & set(it.protected.seen)
         exchanged = [form for path, form in it.issuer.requests if "subject_token" in form]
-        assert [form["subject_token"] for form in exchanged] == ["token-of-ann", "token-of-bob"]
+        assert [form["subject_token"] for form in exchanged] == ["token-of-ann", "token-of-bob", "token-of-ann"]
 
 
 async def test_where_tokens_are_exchanged_local_calls_use_the_gateways_own_credentials() -> None:

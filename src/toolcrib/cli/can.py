@@ -120,7 +120,7 @@ def _decision(policy: Any, caller: Any, tool: Any, action: Any) -> dict[str, Any
 def _print(answer: dict[str, Any]) -> None:
     see, call = answer["see"], answer["call"]
     verbs = {"allow": "may call", "approve": "may call, once a person approves,", "hide": "may not call"}
-    about = [f"tenant {answer['tenant']}"] if answer["tenant"] else []
+    about = [f"{name} {answer[name]}" for name in ("tenant", "issuer") if answer[name]]
     about += [f"{name} {' '.join(answer[name])}" for name in _NAMES if answer[name]]
     who = f"{answer['caller']} ({'; '.join(about)})" if about else f"{answer['caller']} (no scopes)"
     echo(f"{who} {verbs[call['decision']]} {answer['tool']}.")

@@ -27,12 +27,16 @@ _config = click.option("--config", "-c", type=click.Path(path_type=Path), metava
 _server = click.argument("server", shell_complete=complete_server)
 _caller = click.option("--caller", metavar="ID", help="The caller whose login it is, for a server with per_caller.")
 _tenant = click.option("--tenant", metavar="NAME", help="The tenant of the caller.")
+_issuer = click.option(
+    "--issuer", metavar="URL", help="The authorization server that vouches for the caller, if one does."
+)
 
 
 @click.command(short_help="Log in to a server behind OAuth.")
 @_server
 @_caller
 @_tenant
+@_issuer
 @click.option("--no-browser", is_flag=True, help="Only print the address; for machines without a browser.")
 @_config
 @reports()
@@ -41,6 +45,7 @@ def login(
     server: str,
     caller: str | None,
     tenant: str | None,
+    issuer: str | None,
     no_browser: bool,
     config: Path | None,
     as_json: bool,
@@ -54,7 +59,7 @@ def login(
     import anyio
 
     settings = ServerSource(config=config).load()
-    stored = anyio.run(_log_in, settings, server, _as_caller(caller, tenant), not (no_browser or as_json))
+    stored = anyio.run(_log_in, settings, server, _as_caller(caller, tenant, issuer), not (no_browser or as_json))
     if as_json:
         echo_json(_as_json(stored))
     else:
@@ -65,16 +70,24 @@ def login(
 @_server
 @_caller
 @_tenant
+@_issuer
 @_config
 @reports()
 def logout(
-    *, server: str, caller: str | None, tenant: str | None, config: Path | None, as_json: bool, debug: bool
+    *,
+    server: str,
+    caller: str | None,
+    tenant: str | None,
+    issuer: str | None,
+    config: Path | None,
+    as_json: bool,
+    debug: bool,
 ) -> None:
     """Delete a stored login, and have the authorization server revoke it if it can."""
     import anyio
 
     settings = ServerSource(config=config).load()
-    revoked = anyio.run(_log_out, settings, server, _as_caller(caller, tenant))
+    revoked = anyio.run(_log_out, settings, server, _as_caller(caller, tenant, issuer))
     if as_json:
         echo_json({"server": server, "revoked": revoked})
     else:
@@ -98,12 +111,12 @@ def logins(*, config: Path | None, as_json: bool, debug: bool) -> None:
         print_columns(map(_row, found), head=("SERVER", "FOR", "ISSUER", "STATE", "SCOPES"))
 
 
-def _as_caller(caller: str | None, tenant: str | None) -> Any:
+def _as_caller(caller: str | None, tenant: str | None, issuer: str | None) -> Any:
     from toolcrib.types import Caller
 
-    if caller is None and tenant is not None:
-        raise UsageError("--tenant needs --caller.")
-    return None if caller is None else Caller(id=caller, tenant=tenant)
+    if caller is None and (tenant is not None or issuer is not None):
+        raise UsageError(f"{'--tenant' if tenant is not None else '--issuer'} needs --caller.")
+    return None if caller is None else Caller(id=caller, tenant=tenant, issuer=issuer)
 
 
 @asynccontextmanager
@@ -227,7 +240,8 @@ def _whose(login: Any) -> str:
     caller = import_module("toolcrib.upstream.login_vault").caller_of(login.principal)
     if caller is None:
         return "all callers"
-    return f"{caller.tenant}/{caller.id}" if caller.tenant else str(caller.id)
+    name = f"{caller.tenant}/{caller.id}" if caller.tenant and caller.tenant != caller.issuer else str(caller.id)
+    return f"{name} of {caller.issuer}" if caller.issuer else name
 
 
 def _state(login: Any) -> str:

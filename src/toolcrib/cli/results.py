@@ -18,6 +18,7 @@ from toolcrib.cli.output import echo, echo_json
 @click.option("--page", type=int, metavar="N", help="The result in pages, as an agent reads it.")
 @click.option("--caller", metavar="ID", default="local", help="Whose result it is; by default, your own.")
 @click.option("--tenant", metavar="NAME", help="The caller's tenant.")
+@click.option("--issuer", metavar="URL", help="The authorization server that vouches for the caller, if one does.")
 @click.option(
     "--config",
     "-c",
@@ -27,7 +28,15 @@ from toolcrib.cli.output import echo, echo_json
 )
 @reports()
 def result(
-    *, handle: str, caller: str, tenant: str | None, config: Path | None, as_json: bool, debug: bool, **wanted: Any
+    *,
+    handle: str,
+    caller: str,
+    tenant: str | None,
+    issuer: str | None,
+    config: Path | None,
+    as_json: bool,
+    debug: bool,
+    **wanted: Any,
 ) -> None:
     """Print a large result of an earlier call, or a part of it.
 
@@ -36,18 +45,18 @@ def result(
     """
     import anyio
 
-    text = anyio.run(_read, handle, caller, tenant, config, wanted)
+    from toolcrib.types import Caller
+
+    text = anyio.run(_read, handle, Caller(id=caller, tenant=tenant, issuer=issuer), config, wanted)
     echo_json({"handle": handle, "text": text}) if as_json else echo(text)
 
 
-async def _read(handle: str, caller: str, tenant: str | None, config: Path | None, wanted: dict[str, Any]) -> str:
+async def _read(handle: str, owner: Any, config: Path | None, wanted: dict[str, Any]) -> str:
     from toolcrib.cli.state import state_options
     from toolcrib.results.reading import parse_read
     from toolcrib.results.store import ResultStore
     from toolcrib.state.options import make_store
-    from toolcrib.types import Caller
 
-    owner = Caller(id=caller, tenant=tenant)
     _, request = parse_read(
         {"handle": handle, **{"range" if name == "items" else name: value for name, value in wanted.items()}}
     )

@@ -59,10 +59,13 @@ def create(
 
     Only its hash is kept, so it cannot be shown again.
     """
+    from toolcrib.server.options import caller_problem
     from toolcrib.types import Caller
 
     if not caller.strip():
         raise UsageError("--caller must not be empty.")
+    if problem := caller_problem(caller, tenant):
+        raise UsageError(f"--caller {problem}.")
     owner = Caller(id=caller, tenant=tenant, scopes=frozenset(scopes), roles=frozenset(roles), groups=frozenset(groups))
     lasts_s = seconds_of(expires)
     key, secret = _with_keys(config, lambda keys: keys.create(owner, lasts_s=lasts_s, note=note))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError, ToolcribError
+from toolcrib.server.auth import check_not_local
 from toolcrib.server.options import Token
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.types import JSON, LOCAL, Authenticator, Caller
@@ -140,7 +141,7 @@ class ConsoleSessions:
         """The caller of a token who may use the console."""
         if self._authenticator is None:
             return LOCAL
-        caller = await self._authenticator.authenticate({"authorization": f"Bearer {token.strip()}"})
+        caller = check_not_local(await self._authenticator.authenticate({"authorization": f"Bearer {token.strip()}"}))
         if self._scope not in caller.scopes:
             raise NotAuthenticated(
                 "This token may not use the console.", hint=f'It needs the scope "{self._scope}" in the settings.'

@@ -24,6 +24,8 @@ _DECISIONS: Final = {"allow": Decision.ALLOW, "hide": Decision.HIDE, "approve": 
 
 _BOTH: Final = frozenset(Action)
 
+_WILDCARDS: Final = frozenset("*?[")
+
 _MAX_CACHED_TOOLS: Final = 65_536
 """Tools for which a policy caches the rules that cover them."""
 
@@ -119,9 +121,37 @@ class Patterns:
         return ":" not in tool and self._expression.match(f":{tool}") is not None
 
 
-def _check_pattern(text: object, field: str) -> str:
+class CallerPatterns:
+    """Ids of callers, and shell-like patterns over them: `*`, `?` and `[abc]`; case matters.
+
+    >>> robots = CallerPatterns(("deploy", "ci-*"))
+    >>> [robots.matches(id) for id in ("deploy", "ci-7", "ann")]
+    [True, True, False]
+    """
+
+    __slots__ = ("_expression", "_ids")
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Compile the patterns. Raises `SettingsError` for an invalid one."""
+        if isinstance(texts, str):
+            raise SettingsError("callers is a list of ids, not one text.", hint=f'Write ("{texts}",).')
+        checked_texts = [_check_pattern(text, f"callers[{place}]", "ann or ci-*") for place, text in enumerate(texts)]
+        patterns = [text for text in checked_texts if not _WILDCARDS.isdisjoint(text)]
+        self._ids = frozenset(checked_texts).difference(patterns)
+        self._expression = re.compile("|".join(f"(?:{translate(text)})" for text in patterns)) if patterns else None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._ids) or self._expression is not None
+
+    def matches(self, caller: str) -> bool:
+        """Whether the id is named, or any pattern matches it."""
+        return caller in self._ids or (self._expression is not None and self._expression.match(caller) is not None)
+
+
+def _check_pattern(text: object, field: str, such_as: str = "admin:* or *:delete_*") -> str:
     if not isinstance(text, str) or not text.strip():
-        raise SettingsError(f"{field} is a pattern such as admin:* or *:delete_*, not {text!r:.80}.")
+        raise SettingsError(f"{field} is a pattern such as {such_as}, not {text!r:.80}.")
     rest = re.sub(r"\[!?\]?[^\]]*\]", "", text)
     if "[" in rest:
         raise SettingsError(
@@ -150,6 +180,10 @@ class Rule:
     """Tenants whose callers are named; empty means all."""
     issuers: tuple[str, ...] = ()
     """Authorization servers whose callers are named; empty means all callers, with a token of any kind."""
+    callers: tuple[str, ...] = ()
+    """Ids of callers that are named, or patterns such as `ci-*`; empty means all. An id is unique within its tenant or
+    issuer only, so name one of those too where there are several.
+    """
     roles: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     """Roles and groups, as issuers say them, of which a caller needs one of each to be named; empty means all."""
@@ -163,6 +197,7 @@ class Rule:
     def __post_init__(self) -> None:
         """Raise `SettingsError` if a field is invalid."""
         Patterns(self.tools)
+        CallerPatterns(self.callers)
         for field in ("tags", "scopes", "tenants", "issuers", "roles", "groups"):
             values = getattr(self, field)
             if isinstance(values, str) or not all(isinstance(value, str) and value for value in values):
@@ -215,13 +250,15 @@ class ByScopes:
         self._named_roles = frozenset(role for rule in self.rules for role in rule.roles)
         self._groups = frozenset(group for rule in self.rules for group in rule.groups)
         self._compiled = tuple(_CompiledRule(rule, place) for place, rule in enumerate(self.rules))
+        self._by_callers = tuple(rule for rule in self._compiled if rule.callers)
         self._remembered = lru_cache(_MAX_CACHED_TOOLS)(self._cover)
 
     def scope(self, caller: Caller) -> Hashable:
         """Return what the rules depend on: callers that they cannot tell apart share a scope."""
         tenant = caller.tenant if caller.tenant in self._tenants else None
         issuer = caller.issuer if caller.issuer in self._issuers else None
-        claims = (issuer, caller.roles & self._named_roles, caller.groups & self._groups)
+        named = tuple(rule.place for rule in self._by_callers if rule.callers.matches(caller.id))
+        claims = (issuer, caller.roles & self._named_roles, caller.groups & self._groups, named)
         return (self._held(caller) & self._scopes, tenant, *claims)
 
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
@@ -303,7 +340,7 @@ class _CompiledRule:
 
     __slots__ = (
         *("_all", "_groups", "_issuers", "_roles", "_scopes", "_spelt", "_tags", "_tenants", "_tools", "_wanted"),
-        *("actions", "effect", "otherwise", "place"),
+        *("actions", "callers", "effect", "otherwise", "place"),
     )
 
     def __init__(self, rule: Rule, place: int) -> None:
@@ -317,6 +354,7 @@ class _CompiledRule:
         self._scopes = frozenset(rule.scopes)
         self._tenants = frozenset(rule.tenants)
         self._issuers = frozenset(rule.issuers)
+        self.callers = CallerPatterns(rule.callers)
         self._roles = frozenset(rule.roles)
         self._groups = frozenset(rule.groups)
         self._all = rule.need == "all"
@@ -339,6 +377,8 @@ class _CompiledRule:
         if self._tenants and caller.tenant not in self._tenants:
             return False
         if self._issuers and caller.issuer not in self._issuers:
+            return False
+        if self.callers and not self.callers.matches(caller.id):
             return False
         if self._roles and self._roles.isdisjoint(caller.roles):
             return False

@@ -42,4 +42,4 @@ class ResultShapes:
 
 
 def _shape_key(ctx: Context, tool: Tool) -> str:
-    return canonical_json([ctx.caller.tenant, ctx.caller.id, *tool.key]) or ""
+    return canonical_json([*ctx.caller.key, *tool.key]) or ""

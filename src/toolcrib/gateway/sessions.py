@@ -16,7 +16,7 @@ from toolcrib.discovery.session import Session
 from toolcrib.gateway.options import SessionOptions
 from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.state.base import StateCodec, StateStore
-from toolcrib.types import JSON, LOCAL, Context
+from toolcrib.types import JSON, Context
 
 _T = TypeVar("_T")
 
@@ -32,12 +32,13 @@ def is_anonymous(ctx: Context) -> bool:
     Such requests come over HTTP in protocol versions without sessions. Nothing that one of them did may show in the
     answers to another.
 
+    >>> from toolcrib.types import LOCAL
     >>> is_anonymous(Context(caller=LOCAL)), is_anonymous(Context(caller=LOCAL, session="stdio"))
     (True, False)
     >>> is_anonymous(Context(caller=replace(LOCAL, id="ann")))
     False
     """
-    return ctx.session is None and ctx.caller == LOCAL
+    return ctx.session is None and ctx.caller.is_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +124,4 @@ def session_key(ctx: Context) -> str | None:
     """Return what identifies the session of a request; None if that cannot be known."""
     if ctx.session_handle is None and is_anonymous(ctx):
         return None
-    return canonical_json([ctx.caller.tenant, ctx.caller.id, ctx.session, ctx.session_handle])
+    return canonical_json([*ctx.caller.key, ctx.session, ctx.session_handle])

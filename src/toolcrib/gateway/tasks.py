@@ -233,8 +233,7 @@ def takes_tasks(found: ResolvedTool) -> bool:
 
 def task_owner(ctx: Context) -> str | None:
     """Return what a task of this context belongs to; None without a session, because it could be several clients."""
-    caller = ctx.caller
-    return None if ctx.session is None else canonical_json([caller.tenant, caller.id, ctx.session])
+    return None if ctx.session is None else canonical_json([*ctx.caller.key, ctx.session])
 
 
 def _is_server(backend: Backend) -> bool:

@@ -344,7 +344,7 @@ def approval_binding(caller: Caller, call: Call) -> ApprovalBinding:
     tool = tool_digest(call.tool)
     if tool is None:
         raise InvalidTool(f"The definition of {call.tool.id} is not JSON, so a person cannot approve a call of it.")
-    return ApprovalBinding(digest(canonical_json([caller.tenant, caller.id]) or ""), tool, digest(arguments))
+    return ApprovalBinding(digest(canonical_json(list(caller.key)) or ""), tool, digest(arguments))
 
 
 class ApprovalTokens:

@@ -117,7 +117,7 @@ class CacheMiddleware:
         if self._options.per == "scope":
             scope = self._policy.scope(caller) if self._policy is not None else None
             return ("scope", caller.tenant, _plain(scope) or self._scope_token(scope))
-        return ("caller", caller.tenant, caller.id, sorted(caller.scopes), ctx.session)
+        return ("caller", *caller.key, sorted(caller.scopes), ctx.session)
 
     def _scope_token(self, scope: Hashable) -> str:
         """Stand for a scope that has no text of its own; the token is known to this process only."""

@@ -77,7 +77,7 @@ class RateMiddleware:
         limits = self._limits(tool)
         if not limits:
             return 0.0
-        key = canonical_json([caller.tenant, caller.id]) or ""
+        key = canonical_json(list(caller.key)) or ""
         return await self._buckets.update(key, lambda old: self._taken(old or {}, limits), ttl_s=self._ttl_s)
 
     def _taken(self, buckets: _Buckets, limits: Mapping[str, _RateLimit]) -> tuple[_Buckets, float]:

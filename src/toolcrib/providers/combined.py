@@ -235,7 +235,7 @@ async def _find_tools(provider: Provider, ctx: Context, request: SearchRequest) 
 
 
 def _caller_key(ctx: Context) -> Hashable:
-    return (ctx.caller.tenant, ctx.caller.id)
+    return ctx.caller.key
 
 
 def _member_names(providers: Sequence[Provider]) -> list[str]:

@@ -33,7 +33,7 @@ from toolcrib.resources.router import ResourceLocation, SubscribedUris, UriRoute
 from toolcrib.resources.uris import MAX_URI_LENGTH, expand_template, split_qualified_uri
 from toolcrib.schema import Schema
 from toolcrib.state.base import StateStore
-from toolcrib.types import LOCAL, Caller, Context, Decision, Object, Policy, ServerState, Tool, ToolResult, Unsubscribe
+from toolcrib.types import Caller, Context, Decision, Object, Policy, ServerState, Tool, ToolResult, Unsubscribe
 
 _ANY_SCHEMA: Final = Schema({"type": "object"}, "a document")
 ResourceReader = Callable[[Context, str], Awaitable[ToolResult | None]]
@@ -422,6 +422,6 @@ def _is_still_listing(provider: Provider) -> bool:
 def _is_addressee(ctx: Context, audience: LogAudience) -> bool:
     """Whether the message is for this context. Callers without authentication differ only in their sessions."""
     caller, session = audience
-    if (caller.tenant, caller.id) != (ctx.caller.tenant, ctx.caller.id):
+    if caller.key != ctx.caller.key:
         return False
-    return ctx.caller != LOCAL or (session is not None and session == ctx.session)
+    return not ctx.caller.is_local or (session is not None and session == ctx.session)

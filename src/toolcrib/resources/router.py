@@ -343,7 +343,7 @@ class SubscribedUris:
 
 def _caller_session(caller: Caller, session: str) -> str:
     """The key of a session, which belongs to one caller: another caller's use of its id gives nothing away."""
-    return canonical_json([caller.tenant, caller.id, session]) or ""
+    return canonical_json([*caller.key, session]) or ""
 
 
 def _merged(saved: dict[str, str] | None, unsaved: dict[str, str]) -> dict[str, str]:

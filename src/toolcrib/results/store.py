@@ -208,12 +208,12 @@ class ResultStore:
 
 
 def _owner(caller: Caller) -> str:
-    return digest(canonical_json([caller.tenant, caller.id]) or "")
+    return digest(canonical_json(list(caller.key)) or "")
 
 
 def _key(caller: Caller, handle: str) -> str:
     """The key of a result: without its caller, a handle leads to nothing."""
-    return digest(canonical_json([caller.tenant, caller.id, handle]) or "")
+    return digest(canonical_json([*caller.key, handle]) or "")
 
 
 def _run_job(job: Object, packed: str, chars: int) -> Any:

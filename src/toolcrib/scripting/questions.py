@@ -40,7 +40,7 @@ class WaitingScripts:
     def __init__(self, start_soon: Callable[..., object]) -> None:
         """`start_soon` starts a task that lasts as long as the engines."""
         self._open = OpenCalls(start_soon, what="script", many="scripts")
-        self._waiting: Counter[tuple[str | None, str]] = Counter()
+        self._waiting: Counter[tuple[str | None, str | None, str]] = Counter()
 
     async def run(self, ctx: Context, run: RunScript, *, is_lasting: bool) -> ToolResult:
         """Run a script until its result or, for a client that repeats its requests, its first questions.
@@ -62,7 +62,7 @@ class WaitingScripts:
     @contextmanager
     def waiting(self, ctx: Context) -> Iterator[None]:
         """Count a question that waits inside the block. Raises `ExecutionFailed` if there are too many."""
-        caller = (ctx.caller.tenant, ctx.caller.id)
+        caller = ctx.caller.key
         if self._waiting[caller] >= _MAX_WAITING_OF_CALLER or self._waiting.total() >= _MAX_WAITING:
             raise ExecutionFailed(
                 "Too many questions of scripts wait for an answer.", hint="Answer one of them, or try again later."

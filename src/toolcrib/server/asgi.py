@@ -52,6 +52,7 @@ from toolcrib.server.auth import (
     StaticTokens,
     StepUp,
     authenticator_routes,
+    check_not_local,
     choose_authenticator,
     path_below_mount,
     sdk_user,
@@ -452,6 +453,7 @@ class AuthenticationMiddleware:
             return
         try:
             identity = await self._identify(scope)
+            check_not_local(identity.caller)
         except NotAuthenticated as error:
             await unauthorized(error, authenticator, scope)(scope, receive, send)
         except InsufficientScope as error:

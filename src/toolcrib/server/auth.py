@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Final, Protocol, runtime_checkable
 
@@ -25,7 +25,7 @@ from starlette.types import Scope
 from toolcrib.checks import checked
 from toolcrib.errors import InsufficientScope, NotAuthenticated, SettingsError
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.types import Authenticator, AuthenticatorWithRoutes, Caller
+from toolcrib.types import LOCAL, Authenticator, AuthenticatorWithRoutes, Caller
 from toolcrib.upstream.fleet import Logins
 
 CALLER_KEY: Final = "toolcrib.caller"
@@ -81,6 +81,18 @@ class StaticTokens:
             if hmac.compare_digest(known, digest):
                 found = caller
         return found
+
+
+def check_not_local(caller: Caller) -> Caller:
+    """The caller of a credential. Raises `NotAuthenticated` for one that would pass for `LOCAL`, who
+    may do what only someone at this machine may; an authenticator that means it returns `LOCAL` itself.
+    """
+    if caller.is_local and caller is not LOCAL:
+        raise NotAuthenticated(
+            f'The id "{LOCAL.id}" is that of the caller at this machine.',
+            hint="Give the caller another id, or a tenant.",
+        )
+    return caller
 
 
 def bearer_token(headers: Mapping[str, str]) -> str:
@@ -278,7 +290,7 @@ def login_routes(logins: Logins) -> Sequence[BaseRoute]:
 
 def sdk_user(caller: Caller) -> AuthenticatedUser:
     """The caller as a user of the SDK, whose transport binds each session to the user that opened it."""
-    identity = json.dumps([caller.tenant, caller.id])
+    identity = json.dumps(caller.key)
     return AuthenticatedUser(AccessToken(token="", client_id=identity, scopes=sorted(caller.scopes)))
 
 
@@ -286,7 +298,8 @@ def caller_of_user(user: object) -> Caller | None:
     """The caller for a user of the SDK's or FastMCP's authentication; None for any other object.
 
     The id is the token's subject and the tenant its issuer, because subjects are unique per issuer only. Without an
-    issuer the id is `client/subject`, and without a subject the client. A slash within a part is written `%2F`.
+    issuer the id is `client/subject`, and without a subject the client, or `local/` for one named `local`. A slash
+    within a part is written `%2F`.
     """
     return _caller_of_token(user.access_token) if isinstance(user, AuthenticatedUser) else None
 
@@ -308,7 +321,8 @@ def _caller_of_token(token: AccessToken) -> Caller | None:
         return Caller(id=subject, tenant=issuer, scopes=scopes, issuer=issuer)
     if subject and subject != client:
         return Caller(id=f"{_escape(client)}/{_escape(subject)}", tenant=issuer, scopes=scopes)
-    return Caller(id=_escape(client), tenant=issuer, scopes=scopes) if client else None
+    found = Caller(id=_escape(client), tenant=issuer, scopes=scopes) if client else None
+    return replace(found, id=f"{found.id}/") if found is not None and found.is_local else found
 
 
 def _escape(text: str) -> str:

@@ -106,7 +106,7 @@ class ListSubscriber:
     @property
     def owner(self) -> Hashable:
         """The caller whose quota this counts against."""
-        return self.ctx.caller.tenant, self.ctx.caller.id
+        return self.ctx.caller.key
 
     @property
     def request_providers(self) -> tuple[object, ...]:

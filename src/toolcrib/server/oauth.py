@@ -33,7 +33,7 @@ from toolcrib.server.auth import (
     path_below_mount,
 )
 from toolcrib.server.issuers import LOG_IN, Fetch, Issuer, IssuerFetch, KeySet, seconds, unverified_issuer
-from toolcrib.server.options import AuthOptions, HttpOptions, IssuerOptions
+from toolcrib.server.options import AuthOptions, HttpOptions, IssuerOptions, allows_tenant
 from toolcrib.types import Caller
 
 _MAX_REMEMBERED: Final = 10_000
@@ -430,6 +430,6 @@ def _tenant(claims: Mapping[str, Any], options: IssuerOptions) -> str:
     if not options.tenant_claim:
         return options.tenant or options.issuer
     tenant = _word(claims, options.tenant_claim)
-    if options.tenants and tenant not in options.tenants:
+    if not allows_tenant(options.tenants, tenant):
         raise NotAuthenticated("The access token is of a tenant that is not known here.")
     return tenant

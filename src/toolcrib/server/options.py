@@ -3,16 +3,28 @@
 Frozen values without heavy imports, so that reading settings does not load the server.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from toolcrib.checks import checked
 from toolcrib.ranges import Count, Delay, Seconds, whole_from
+from toolcrib.types import LOCAL, Caller
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no token; their responses identify no caller."""
+
+
+def caller_problem(caller: str, tenant: str | None) -> str:
+    """Why a credential cannot be one of this caller; empty if it can.
+
+    >>> caller_problem("local", None), caller_problem("local", "acme")
+    ('cannot be "local", who is the caller at this machine; choose another name, or give it a tenant', '')
+    """
+    if Caller(id=caller, tenant=tenant).is_local:
+        return f'cannot be "{LOCAL.id}", who is the caller at this machine; choose another name, or give it a tenant'
+    return ""
 
 
 @checked
@@ -24,6 +36,11 @@ class Token:
     caller: str
     tenant: str | None = None
     scopes: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidRequest` for the name of the caller at this machine."""
+        if problem := caller_problem(self.caller, self.tenant):
+            raise ValueError(f"caller {problem}")
 
     def __repr__(self) -> str:
         # Never show the secret.
@@ -109,7 +126,7 @@ class IssuerOptions:
     """The tenant of all its callers. Without `tenant` and `tenant_claim`, the issuer is their tenant."""
     tenant_claim: str = ""
     tenants: tuple[str, ...] = ()
-    """The tenants that `tenant_claim` may name; empty for any, if there is no other issuer."""
+    """The tenants that `tenant_claim` may name, its own; with `*` at the end, those that begin so."""
     scopes_claim: str = ""
     """The claim with scopes; empty for `scope`, else `scp`."""
     roles_claim: str = "roles"
@@ -174,6 +191,10 @@ class AuthOptions:
             yield "path", 'must begin with "/" and not end with it, such as /acme'
         if issuer.tenant is not None and issuer.tenant_claim:
             yield "tenant", "cannot be combined with tenant_claim; remove one of them"
+        if issuer.tenant_claim and not issuer.tenants:
+            yield "tenant_claim", 'needs tenants, the list of those that it may name, such as ["acme", "acme-*"]'
+        if any("*" in tenant[:-1] for tenant in issuer.tenants):
+            yield "tenants", "may have * at the end of a name only"
         if issuer.sign_in and not issuer.client_id:
             yield "sign_in", "needs client_id, which the issuer knows the console by"
         if issuer.introspection_url and not (issuer.client_id and issuer.client_secret):
@@ -184,17 +205,14 @@ class AuthOptions:
 
     def _shared_tenants(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Issuers that could name each other's callers: a caller's id is unique within its issuer only."""
-        taken: dict[str, str] = {}
+        taken: list[tuple[str, str]] = []
         for place, issuer in enumerate(self.issuers):
-            if issuer.tenant_claim and not issuer.tenants and len(self.issuers) > 1:
-                yield (
-                    ("issuers", place, "tenant_claim"),
-                    "needs tenants, the list of those that it may name, because there are other issuers",
-                )
-            for tenant in issuer.tenants if issuer.tenant_claim else (issuer.tenant or issuer.issuer,):
-                if taken.setdefault(tenant, issuer.issuer) != issuer.issuer:
+            own = issuer.tenants if issuer.tenant_claim else (issuer.tenant or issuer.issuer,)
+            for tenant in own:
+                if any(owner != issuer.issuer and _overlap(tenant, other) for other, owner in taken):
                     message = f"has callers of the tenant {tenant:.60}, as another issuer has; they could be confused"
                     yield ("issuers", place), message
+            taken += [(tenant, issuer.issuer) for tenant in own]
 
     def _shared_endpoints(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         seen: set[tuple[str, str]] = set()
@@ -207,6 +225,24 @@ class AuthOptions:
                 message = "is the second of one path: a token that is no JWT does not say whose it is"
                 yield ("issuers", place, "introspection_url"), message
             opaque |= {issuer.path} if issuer.introspection_url else set()
+
+
+def allows_tenant(tenants: Iterable[str], tenant: str) -> bool:
+    """Whether a list of tenants has this one.
+
+    >>> allows_tenant(("acme", "test-*"), "test-7"), allows_tenant(("acme", "test-*"), "acme-7")
+    (True, False)
+    """
+    return any(tenant == one or (one.endswith("*") and tenant.startswith(one[:-1])) for one in tenants)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether a tenant can be named by both.
+
+    >>> _overlap("acme-*", "acme-7"), _overlap("acme-*", "a*"), _overlap("acme-*", "acme")
+    (True, True, False)
+    """
+    return allows_tenant((one,), other.removesuffix("*")) or allows_tenant((other,), one.removesuffix("*"))
 
 
 def _is_web_address(url: str) -> bool:

@@ -404,7 +404,7 @@ class _Relay:
 
 
 def _digest(caller: Caller) -> str:
-    return hashlib.sha256(json.dumps([caller.tenant, caller.id]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(caller.key).encode()).hexdigest()[:16]
 
 
 def _short(session: str) -> str:

@@ -39,7 +39,7 @@ _TOO_MANY: Final = ExecutionFailed(
     hint=f"Close one that is not needed, or try again in {_RETRY_AFTER_S} s.",
 )
 
-_Owner = tuple[str | None, str]
+_Owner = tuple[str | None, str | None, str]
 """A caller: its tenant and id."""
 
 
@@ -276,8 +276,8 @@ def _owner(scope: Scope) -> _Owner:
     """The caller of a request; its address if no caller has to authenticate."""
     caller = request_caller(scope)
     if caller is not LOCAL:
-        return caller.tenant, caller.id
-    return None, f"{(scope.get('client') or [''])[0]}"
+        return caller.key
+    return None, None, f"{(scope.get('client') or [''])[0]}"
 
 
 def _initialize_params(body: bytes) -> Object | None:

@@ -206,6 +206,7 @@ class RuleTable(Table):
     need: Literal["any", "all"] = "any"
     tenants: _RuleWords = ()
     issuers: _RuleWords = ()
+    callers: _RuleWords = ()
     roles: _RuleWords = ()
     groups: _RuleWords = ()
     action: Action | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from toolcrib.server.options import AuthOptions, Token
+from toolcrib.server.options import AuthOptions, Token, caller_problem
 from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
 from toolcrib.settings.env import VariableExpander, VariableSource
 from toolcrib.settings.models import TokenTable, ToolcribTable
@@ -131,6 +131,9 @@ class SecretReader:
             secret = self._secret(place, entry, *at)
             if secret is None:
                 continue
+            if problem := caller_problem(entry.caller, entry.tenant):
+                place.add(problem, *at, "caller")
+                continue
             if len(secret) < _MIN_CHARS:
                 place.warn(f"is {_WEAK}", *at)
             yield Token(secret=secret, caller=entry.caller, tenant=entry.tenant, scopes=frozenset(entry.scopes))
@@ -170,8 +173,12 @@ class SecretReader:
         self.variables.secrets.note(where, f"the file: {name}")
         document = read_file(path, name)
         problems = Problems(document)
-        listed = _token_entries(validate(TokenFile, document.value, (), problems))
+        listed_place = validate(TokenFile, document.value, (), problems)
+        for position, entry in enumerate(getattr(listed_place.table, "tokens", ())):
+            if problem := caller_problem(entry.caller, entry.tenant):
+                listed_place.add(problem, "tokens", position, "caller")
         problems.raise_any()
+        listed = _token_entries(listed_place)
         if any(len(token.secret) < _MIN_CHARS for token in listed):
             place.warn(f"holds {_WEAK}", "http", "tokens_file")
         return listed

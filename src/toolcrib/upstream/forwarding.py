@@ -263,7 +263,7 @@ class ServerMessages:
         self.may_ask = may_ask
         self.roots_client: SessionClient | None = None
         """Asked for roots while no request is running: the client of the session, if it may be asked then."""
-        self._users: dict[tuple[str | None, str], LogAudience] = {}
+        self._users: dict[tuple[str | None, str | None, str], LogAudience] = {}
         self._running: dict[object, RunningRequest] = {}
         self._tasks: OrderedDict[str, Callable[[Object], None]] = OrderedDict()
         """By the server's id of a task: called with its status."""
@@ -276,7 +276,7 @@ class ServerMessages:
 
     def record_caller(self, ctx: Context) -> None:
         """Remember that this caller uses the connection."""
-        key = (ctx.caller.tenant, ctx.caller.id)
+        key = ctx.caller.key
         known = self._users.get(key)
         if known is not None:
             if known[1] != ctx.session:

@@ -138,9 +138,9 @@ def principal_of(caller: Caller) -> str:
     """Return the principal of a caller's own logins.
 
     >>> principal_of(Caller(id="ann", tenant="acme"))
-    '["acme","ann"]'
+    '[null,"acme","ann"]'
     """
-    return json.dumps([caller.tenant, caller.id], separators=(",", ":"))
+    return json.dumps(caller.key, separators=(",", ":"))
 
 
 def caller_of(principal: str) -> Caller | None:
@@ -151,8 +151,8 @@ def caller_of(principal: str) -> Caller | None:
     """
     if not principal:
         return None
-    tenant, caller = json.loads(principal)
-    return Caller(id=caller, tenant=tenant)
+    issuer, tenant, caller = json.loads(principal)
+    return Caller(id=caller, tenant=tenant, issuer=issuer)
 
 
 def login_key(options: ServerOptions, principal: str) -> str:

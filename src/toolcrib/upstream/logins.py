@@ -29,7 +29,7 @@ from toolcrib.errors import (
     ToolcribError,
 )
 from toolcrib.state.base import StateStore
-from toolcrib.types import LOCAL, Caller, Context
+from toolcrib.types import Caller, Context
 from toolcrib.upstream.http import WithTokens
 from toolcrib.upstream.login_vault import LoginVault, caller_of, login_key, principal_of
 from toolcrib.upstream.oauth import LoginFailed, OAuthTransport, ServerCredentials, StoredLogin
@@ -67,12 +67,10 @@ PAGE_HEADERS: Final = {
 def login_command(login: StoredLogin) -> str:
     """Return the command with which an operator logs in."""
     words, caller = ["toolcrib", "login", login.options.name], caller_of(login.principal)
-    words += [] if caller is None else ["--caller", caller.id]
-    return shlex.join([*words, *(["--tenant", caller.tenant] if caller is not None and caller.tenant else [])])
-
-
-def _is_local(caller: Caller) -> bool:
-    return (caller.tenant, caller.id) == (LOCAL.tenant, LOCAL.id)
+    if caller is not None:
+        named = {"--caller": caller.id, "--tenant": caller.tenant, "--issuer": caller.issuer}
+        words += [word for pair in named.items() if pair[1] for word in pair if word]
+    return shlex.join(words)
 
 
 def page(*, known: bool) -> str:
@@ -139,7 +137,7 @@ class LoginService:
         auth = options.auth
         if auth is None:
             return None
-        has_own = caller is not None and auth.for_each_caller and not _is_local(caller)
+        has_own = caller is not None and auth.for_each_caller and not caller.is_local
         principal = principal_of(caller) if caller is not None and has_own else ""
         place = login_key(options, principal)
         known, found = self._credentials.get(place, (None, None))
@@ -174,7 +172,7 @@ class LoginService:
         what lists the tools.
         """
         grants = ("token_exchange", "forward")
-        if options.auth is not None and options.auth.grant in grants and not _is_local(ctx.caller):
+        if options.auth is not None and options.auth.grant in grants and not ctx.caller.is_local:
             credentials: Any = self.credentials(options, ctx.caller)
             credentials.present(ctx.token, ctx.caller.issuer)
 
@@ -221,7 +219,7 @@ class LoginService:
         message = f'The server "{options.name}" is not available: {reason}.'
         if not isinstance(login, StoredLogin):
             return ServerUnavailable(message, hint="Nothing was run. Check its `auth` settings.", data=about)
-        if not _is_local(ctx.caller) and (not login.principal or not self.options.public_url):
+        if not ctx.caller.is_local and (not login.principal or not self.options.public_url):
             hint = f"Nothing was run. The operator of this gateway can log in with `{login_command(login)}`."
             return LoginRequired(message, hint=hint, data=about)
         try:

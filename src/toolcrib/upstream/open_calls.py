@@ -8,7 +8,7 @@ connection, the call waits for a while to be repeated once more.
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -210,5 +210,5 @@ def is_open_call(ctx: Context) -> bool:
     return ctx.request_state is not None and ctx.request_state.startswith(_PREFIX)
 
 
-def _owner(ctx: Context) -> tuple[str | None, str, str | None, frozenset[str]]:
-    return ctx.caller.tenant, ctx.caller.id, ctx.session, ctx.caller.scopes
+def _owner(ctx: Context) -> tuple[Hashable, ...]:
+    return ctx.caller.key, ctx.session, ctx.caller.scopes

@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 from pydantic_core import to_json
 
-from toolcrib.types import LOCAL, Caller, Client, Context, Object, SessionClient
+from toolcrib.types import Caller, Client, Context, Object, SessionClient
 from toolcrib.upstream.channel import Channel, ExchangeError, FailureKind, flatten_errors, is_login_needed
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
@@ -109,7 +109,7 @@ class _SessionConnection:
 
     def is_of(self, caller: Caller) -> bool:
         """Whether this caller opened it."""
-        return (self.caller.tenant, self.caller.id) == (caller.tenant, caller.id)
+        return self.caller.key == caller.key
 
     @property
     def is_free(self) -> bool:
@@ -340,8 +340,8 @@ class SessionConnections:
             self._close(entry, "its client's session has ended")
 
     def _of_session(self, caller: Caller, session: str | None) -> list[_SessionConnection]:
-        owner = (caller.tenant, caller.id, session)
-        return [one for one in self._entries.values() if isinstance(one.key, tuple) and one.key[:3] == owner]
+        owner = (caller.key, session)
+        return [one for one in self._entries.values() if isinstance(one.key, tuple) and one.key[:2] == owner]
 
 
 def _declared(client: Client | None) -> Object:
@@ -350,12 +350,11 @@ def _declared(client: Client | None) -> Object:
     return {} if client is None else client.capabilities
 
 
-def connection_key(ctx: Context) -> tuple[str | None, str, str | None, str | None] | None:
+def connection_key(ctx: Context) -> tuple[Hashable, str | None, str | None] | None:
     """Return what identifies the session of a request: caller, session, and the client's own name for it.
 
     None if two such requests may come from different clients: without a session and without authentication.
     """
-    tenant, caller = ctx.caller.tenant, ctx.caller.id
-    if ctx.session is None and ctx.session_handle is None and (tenant, caller) == (LOCAL.tenant, LOCAL.id):
+    if ctx.session is None and ctx.session_handle is None and ctx.caller.is_local:
         return None
-    return tenant, caller, ctx.session, ctx.session_handle
+    return ctx.caller.key, ctx.session, ctx.session_handle

@@ -96,7 +96,7 @@ class OwnToken(_FetchedToken):
         self._auth = auth
         self._scope = " ".join(auth.scopes)
 
-    def present(self, token: str) -> None:
+    def present(self, token: str, issuer: str | None) -> None:
         """Do nothing: calls without a caller of their own, such as those over stdio, are toolcrib's."""
 
     def _flow(self, kept: KeptTokens, challenge: Challenge) -> OAuthClientProvider:
@@ -126,14 +126,13 @@ class _CallersToken:
     """The token that a caller was last authenticated by, for what still runs when its request is over."""
 
     _subject: str = ""
-    _issuer: str | None = None
 
     def present(self, token: str, issuer: str | None) -> None:
-        """Use the caller's token of this request from now on. A request without one does not get that of another
-        issuer: it was authenticated by something else, such as an API key.
+        """Use the caller's token of this request from now on. A request without one gets the last one only if an issuer
+        vouches for its caller: any other may have been authenticated by something else, such as an API key.
         """
-        if token or issuer != self._issuer:
-            self._subject, self._issuer = token, issuer
+        if token or issuer is None:
+            self._subject = token
 
 
 class ExchangedToken(_CallersToken, _FetchedToken):
