@@ -80,6 +80,20 @@ def check_namespace(text: str) -> None:
         )
 
 
+def nearest_namespace(text: str) -> str:
+    """The text itself if it can be a namespace, else the most similar one that can.
+
+    >>> nearest_namespace("My Server"), nearest_namespace("io.github:files"), nearest_namespace(" notes ")
+    ('My Server', 'io.github-files', 'notes')
+    """
+    try:
+        check_namespace(text)
+    except InvalidName:
+        legal = "".join(char if char.isprintable() and char != ":" else "-" for char in text.strip())
+        return legal[:MAX_NAMESPACE].strip() or "server"
+    return text
+
+
 def check_name(text: str) -> None:
     """Raise `InvalidName` unless the text can be a tool's own name.
 

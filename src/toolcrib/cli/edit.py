@@ -9,10 +9,10 @@ from typing import Any
 from toolcrib.cli.clients import own_file
 from toolcrib.cli.output import UsageError, echo, echo_json, pluralize
 from toolcrib.errors import SettingsError
+from toolcrib.names import nearest_namespace
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT
 from toolcrib.settings.document import FieldPath, SettingsFile
-from toolcrib.settings.entries import namespace_of
 from toolcrib.settings.imports import TABLE, FoundServer, plan_import, write_atomically
 from toolcrib.settings.loader import find_settings_file
 from toolcrib.settings.servers import changed_text, server_places, shown_path
@@ -36,7 +36,7 @@ def add_server(
             "A server needs either a command or --url.",
             hint=f"Such as: toolcrib add {name} -- uvx mcp-server-time, or: toolcrib add {name} --url https://...",
         )
-    if namespace_of(name) != name or not name.strip():
+    if nearest_namespace(name) != name or not name.strip():
         raise UsageError(f'"{name}" cannot be the name of a server.', hint="Leave out colons and control characters.")
     file = _file(config)
     read = document.read_file(file, shown_path(file)) if file.exists() else None

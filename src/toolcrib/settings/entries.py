@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field
 
-from toolcrib.errors import InvalidName, ToolcribError
-from toolcrib.names import MAX_NAMESPACE, check_namespace
+from toolcrib.errors import ToolcribError
+from toolcrib.names import nearest_namespace
 from toolcrib.ranges import Natural, Seconds
 from toolcrib.settings.clients import (
     ANY_CLIENT,
@@ -259,7 +259,7 @@ class ServerReader:
         return tuple(servers[name] for name in sorted(servers))
 
     def _name(self, key: str, at: FieldPath) -> str:
-        name = namespace_of(key)
+        name = nearest_namespace(key)
         if name != key:
             self.problems.warn(at, f'is named "{name}" here, as a namespace cannot have colons or control characters')
         return name
@@ -276,7 +276,7 @@ class ServerReader:
             return None
         server = entry.read() if not own.found else _as_far_as_known(value, self.defaults)
         self.problems.warnings += own.warnings
-        if starts_toolcrib(server):
+        if server.starts_itself():
             self.problems.warn(at, "starts toolcrib itself and is left out; give it a file of its own with --config")
             return None
         return replace(server, problem="; ".join(filter(None, (own.summary(), server.problem))))
@@ -289,7 +289,8 @@ def common_form(value: Mapping[str, Any]) -> dict[str, Any]:
         match snake(key):
             case "command" if isinstance(item, list) and item and all(isinstance(word, str) for word in item):
                 entry[key] = item[0]
-                entry["args"] = [*item[1:], *_items(value.get("args"))]
+                more = value.get("args")
+                entry["args"] = [*item[1:], *(more if isinstance(more, list) else [])]
             case "command" if isinstance(item, dict):
                 entry.pop(key)
                 entry = {"command": item.get("path"), "args": item.get("args"), "env": item.get("env"), **entry}
@@ -298,10 +299,6 @@ def common_form(value: Mapping[str, Any]) -> dict[str, Any]:
             case "allowed_tools" | "tools" if item == "*" or (isinstance(item, list) and "*" in item):
                 entry[key] = None
     return entry
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _assignment(line: str) -> tuple[str, str]:
@@ -415,7 +412,7 @@ class EntryReader:
     def _namespace(self) -> str | None:
         """The namespace that the entry states, which is never changed silently."""
         stated = self.entry.namespace
-        if stated is not None and namespace_of(stated) != stated:
+        if stated is not None and nearest_namespace(stated) != stated:
             message = f"must not contain colons or control characters: {display(stated)}"
             self.place.add(message, "namespace")
         return stated
@@ -595,20 +592,6 @@ class EntryReader:
         return bool(_DENYING.search(name)) and not (self.entry.model_extra or {})[name]
 
 
-def namespace_of(key: str) -> str:
-    """The key itself if it can be a namespace, else the most similar name that can.
-
-    >>> namespace_of("My Server"), namespace_of("io.github:files"), namespace_of(" notes ")
-    ('My Server', 'io.github-files', 'notes')
-    """
-    try:
-        check_namespace(key)
-    except InvalidName:
-        legal = "".join(char if char.isprintable() and char != ":" else "-" for char in key.strip())
-        return legal[:MAX_NAMESPACE].strip() or "server"
-    return key
-
-
 def url_problem(url: str) -> str:
     """What is wrong with a url, or an empty string."""
     try:
@@ -619,15 +602,3 @@ def url_problem(url: str) -> str:
     if parts.scheme not in ("http", "https"):
         return "must begin with http:// or https://"
     return "" if parts.hostname else "must name a host"
-
-
-def runs_toolcrib(server: ServerOptions) -> bool:
-    """Whether the server is a toolcrib."""
-    programs = {Path(word).name for word in (server.command or "", *server.args)}
-    return bool(programs & {"toolcrib", "toolcrib.exe"}) and "serve" in server.args
-
-
-def starts_toolcrib(server: ServerOptions) -> bool:
-    """Whether the entry would start a toolcrib that reads the same file, and so itself, without end."""
-    own_file = any(word == "-c" or word.startswith("--config") for word in server.args)
-    return runs_toolcrib(server) and not own_file

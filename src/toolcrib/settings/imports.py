@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from toolcrib.errors import SettingsError, missing_extra
+from toolcrib.names import nearest_namespace
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, ClientApp, excluded_by, identify, project_folder, switched
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
@@ -25,8 +26,6 @@ from toolcrib.settings.entries import (
     ServerEntry,
     aliases_of,
     common_form,
-    namespace_of,
-    runs_toolcrib,
     server_entries,
 )
 from toolcrib.settings.env import (
@@ -113,7 +112,8 @@ class _FileReader:
     environ: Mapping[str, str]
 
     def server(self, at: FieldPath, key: str, value: Any) -> FoundServer:
-        found = FoundServer(client=self.client, path=self.read.path, at=at, key=key, name=namespace_of(key), entry={})
+        name = nearest_namespace(key)
+        found = FoundServer(client=self.client, path=self.read.path, at=at, key=key, name=name, entry={})
         if not isinstance(value, dict):
             return replace(found, problem=f"{dotted(at)} is not the entry of a server")
         if value.get("disabled") is True or value.get("enabled") is False or value.get("isActive") is False:
@@ -131,7 +131,7 @@ class _FileReader:
 
     def _exclusion(self, at: FieldPath, key: str, value: Mapping[str, Any], server: ServerOptions) -> str:
         """Why a server that is written well is left out; empty if it is not."""
-        if runs_toolcrib(server):
+        if server.runs_toolcrib():
             return "it is toolcrib itself"
         project = str(at[1]) if at[0] == "projects" else ""
         if where := excluded_by(self.client, self.read.value, key, project):

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from toolcrib.errors import SettingsError, mask_secrets
-from toolcrib.names import nearest
+from toolcrib.names import nearest, nearest_namespace
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, excluded_by, identify
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile
 from toolcrib.settings.edits import add_entry, remove_entry
-from toolcrib.settings.entries import namespace_of, server_entries
+from toolcrib.settings.entries import server_entries
 from toolcrib.settings.env import display_path
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -51,7 +51,7 @@ def server_places(read: SettingsFile) -> list[ServerPlace]:
     """The servers of a file, those that are off included."""
     value = read.value if isinstance(read.value, dict) else {}
     found = server_entries(value, Path.cwd(), Problems(read))
-    return [ServerPlace(at, namespace_of(key), entry) for at, key, entry in found if isinstance(entry, dict)]
+    return [ServerPlace(at, nearest_namespace(key), entry) for at, key, entry in found if isinstance(entry, dict)]
 
 
 def find_server(file: Path, name: str) -> tuple[SettingsFile, ServerPlace]:

@@ -224,6 +224,20 @@ class ServerOptions:
         """
         return self.account or self.name.removeprefix(f"{self.group}-")
 
+    def runs_toolcrib(self) -> bool:
+        """Whether the server is a toolcrib.
+
+        >>> ServerOptions(name="all", command="/usr/bin/toolcrib", args=("serve",)).runs_toolcrib()
+        True
+        """
+        programs = {Path(word).name for word in (self.command, *self.args)}
+        return bool(programs & {"toolcrib", "toolcrib.exe"}) and "serve" in self.args
+
+    def starts_itself(self) -> bool:
+        """Whether it would start a toolcrib that reads the same settings, and so itself, without end."""
+        own_file = any(word == "-c" or word.startswith("--config") for word in self.args)
+        return self.runs_toolcrib() and not own_file
+
     def offers(self, tool: str) -> bool:
         """Whether to offer the tool of this name: it is allowed and not denied.
 
