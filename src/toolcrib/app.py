@@ -454,8 +454,8 @@ class App(ToolDecorator, ServableApp):
     ) -> SearchReply:
         """Return the tools that match; an empty query lists all, a page at a time.
 
-        `cursor`, from the previous reply, gives the next page of a list. Raises `StaleCursor` if the list has changed,
-        and `InvalidRequest` for a cursor together with a query.
+        `cursor`, from the previous reply to the same query, gives the next page. Raises `StaleCursor` if the tools have
+        changed, and for the cursor of another query.
         """
         asker = ctx or self.local_context()
         request = SearchRequest(queries=(query,), limit=limit, cursor=cursor)

@@ -268,7 +268,7 @@ class SearchRequest:
     group: bool = False
     """Whether near-duplicates, mostly of other servers, are grouped under the best of them."""
     cursor: str | None = None
-    """The cursor of the reply before, to continue a list; only for a query without words."""
+    """The cursor of the reply before, to continue a list or the hits of one query."""
 
     def __post_init__(self) -> None:
         """Coerce a string to one query, not one for each character, and an empty cursor to none."""
@@ -384,7 +384,7 @@ class SearchReply:
     note: str = ""
     """A sentence for the model: what to try next, or what was left out."""
     cursor: str | None = None
-    """Give it to the next request to continue a list; None at the end of the list."""
+    """Give it to the next request, with the same query, for more; None at the end of a list or of the hits."""
     total: int = 0
     """How many tools matched before the limit."""
 

@@ -1,5 +1,6 @@
 """`toolcrib state`: show and clear what is kept across restarts."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -11,6 +12,8 @@ import pytest
 from tests.cli.conftest import Ran, toolbox
 from tests.redis_server import NEEDS_REDIS, running_redis
 
+import toolcrib
+from toolcrib.cli.state import TABLES
 from toolcrib.gateway.past import saved_table
 from toolcrib.search.past import PastRequests
 from toolcrib.state.base import StateCodec
@@ -79,6 +82,17 @@ def test_a_server_a_table_or_everything_can_be_cleared(command: Command, config:
     assert tables() == [("catalogs", 1)]
     assert command("state", "clear", "--json", "--config", config).json == {"deleted": 1}
     assert tables() == []
+
+
+def test_a_table_without_values_is_cleared_without_an_error(command: Command, config: Path) -> None:
+    assert command("state", "clear", "spent approvals", "--config", config).out == "Deleted 1 value.\n"
+    for name in ("spent approvals", "logins", "zero hits"):
+        assert command("state", "clear", name, "--config", config).out == "Deleted 0 values.\n"
+
+
+def test_every_table_of_the_source_can_be_named() -> None:
+    source = "".join(file.read_text() for file in Path(toolcrib.__file__).parent.rglob("*.py"))
+    assert set(re.findall(r"\.table\(\s*\"([^\"]+)", source)) <= TABLES
 
 
 def test_an_unknown_name_is_not_found_and_the_nearest_is_suggested(command: Command, config: Path) -> None:

@@ -151,6 +151,32 @@ async def test_changes_of_two_replicas_while_redis_was_away_add_up(redis: RedisS
         await until(is_complete)
 
 
+async def test_a_change_whose_answer_was_lost_is_not_made_again(redis: RedisServer) -> None:
+    class LosesAnswer(RedisStore):
+        loses = False
+
+        async def run(self, work: Callable[[Any], Awaitable[Any]], *, probing: bool = False) -> Any:
+            done = await super().run(work, probing=probing)
+            if self.loses and not probing and isinstance(done, str):  # what a write answers
+                self.loses = False
+                self._note_away(TimeoutError())
+                raise self._unavailable()
+            return done
+
+    async with LosesAnswer(redis.url) as one, RedisStore(redis.url) as two:
+        table = one.table("numbers", NUMBERS)
+        await table.set("n", 5)
+        one.loses = True
+        assert await table.update("n", increment) == 6
+        assert await table.update("n", increment) == 7
+
+        async def is_back() -> bool:
+            return one.status().away_since is None
+
+        await until(is_back)
+        assert await two.table("numbers", NUMBERS).get("n") == 7
+
+
 async def test_a_value_that_was_acknowledged_survives_the_sudden_death_of_redis(redis: RedisServer) -> None:
     async with RedisStore(redis.url) as store:
         for number in range(200):
@@ -226,6 +252,15 @@ async def test_subscribers_learn_that_messages_may_be_lost_when_redis_was_away(r
                 while (message := await anext(messages)) is None:
                     pass
                 assert message == {"n": 2}
+
+
+async def test_others_learn_of_a_message_that_only_this_replica_could_not_send(redis: RedisServer) -> None:
+    async with replicas(redis) as (one, two):
+        with anyio.fail_after(20):
+            async with two.channel("news").subscribe() as messages:
+                one._note_away(TimeoutError())
+                await one.channel("news").publish({"n": "lost"})
+                assert await anext(messages) is None
 
 
 async def test_batched_changes_are_seen_here_at_once_and_by_other_replicas_soon(redis: RedisServer) -> None:

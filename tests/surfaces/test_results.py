@@ -11,9 +11,12 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from toolcrib import App, Settings
+from toolcrib.errors import StateUnavailable
 from toolcrib.gateway.options import GatewayOptions, ResultOptions
 from toolcrib.providers.content import image
 from toolcrib.settings.models import ToolcribTable
+from toolcrib.state.base import StateCodec, StateStore, StateTable
+from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import text_of
@@ -27,8 +30,9 @@ TEXT: Final = json.dumps({"users": ROWS})
 OUTPUT: Final[Mapping[str, Any]] = {"type": "object", "properties": {"users": {"type": "array"}}, "required": ["users"]}
 
 
-def people(**options: Any) -> App:
-    app = App(Settings(gateway=GatewayOptions(results=ResultOptions(**options.pop("results", {}))), **options))
+def people(*, state: StateStore | None = None, **options: Any) -> App:
+    settings = Settings(gateway=GatewayOptions(results=ResultOptions(**options.pop("results", {}))), **options)
+    app = App(settings, state=state)
 
     def add(name: str, result: ToolResult, **more: Any) -> None:
         tool = Tool(name=name, namespace="people", description=f"List people {name}", **more)
@@ -289,3 +293,20 @@ async def test_a_large_result_that_is_nested_very_deep_is_replaced_too() -> None
         reply = await client.call_tool("execute_tool", {"name": "people:deep"})
         assert not reply.is_error
         assert "is too long to show whole" in text_of(reply)
+
+
+async def test_while_large_results_cannot_be_kept_they_are_passed_on_whole() -> None:
+    class Away(MemoryStore):
+        def table(self, name: str, codec: StateCodec[Any], **limits: Any) -> StateTable[Any]:
+            table = super().table(name, codec, **limits)
+            if name == "large results":
+                table.set = unavailable  # type: ignore[method-assign]
+            return table
+
+    async def unavailable(*_: Any, **__: Any) -> None:
+        raise StateUnavailable("The state cannot be used.")
+
+    async with client_of(people(state=Away())) as client:
+        reply = await client.call_tool("execute_tool", {"name": "people:all"})
+    assert not reply.is_error
+    assert text_of(reply) == TEXT

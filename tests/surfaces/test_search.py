@@ -209,6 +209,20 @@ async def test_no_query_lists_every_tool_page_by_page() -> None:
     assert [hit["name"] for hit in (*first["hits"], *rest["hits"])] == [f"x:t{number:02}" for number in range(30)]
 
 
+async def test_a_search_that_says_how_much_to_show_can_be_continued() -> None:
+    provider = FakeProvider(
+        [Tool(name=f"send_{number:02}", namespace="x", description="Send it.") for number in range(9)]
+    )
+    async with running(FakeSource(provider)) as gateway, connect(gateway) as client:
+        first = structured(await call(client, "tool_search", {"query": "send", "max_results": 5, "detail": "summary"}))
+        rest = await call(client, "tool_search", {"query": "send", "cursor": first["cursor"]})
+        plain = await call(client, "tool_search", {"query": "send"})
+    names = [hit["name"] for hit in (*first["hits"], *structured(rest)["hits"])]
+    assert sorted(names) == [f"x:send_{number:02}" for number in range(9)]
+    assert "cursor" not in structured(rest)
+    assert "cursor" not in text_of(plain)
+
+
 @pytest.mark.parametrize("limit", [0, -1, 1_000_000, "3", "ten", 2.7, None, True])
 async def test_no_limit_is_an_error(limit: Any) -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:

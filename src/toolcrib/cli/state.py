@@ -19,6 +19,24 @@ from toolcrib.state.options import StateOptions, default_state_file, has_store, 
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
+TABLES: Final = frozenset(
+    {
+        *("api_keys", "api_keys_revoked", "asked requests", "breakers", CATALOGS, "catalog_secret"),
+        *("console approvals", "console history", "console sessions", "console sign-ins", "ended sessions"),
+        *(
+            "large results",
+            "large results of callers",
+            "login_answers",
+            "login_leases",
+            "login_leases tokens",
+            "logins",
+        ),
+        *("past requests", "pins", "rates", "replicas", "result generations", "result shapes", "results"),
+        *("session keys", "session owners", "session owners tokens", "session uris", "sessions", "spent approvals"),
+        *("subscriptions", "tasks", "tool descriptions", "usage", "versions of definitions", "zero hits"),
+    }
+)
+"""The tables there can be: to clear one that is empty or does not exist yet is no error."""
 _IN_MEMORY: Final = "State is kept in memory only."
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 _PLAIN: Final[StateCodec[Any]] = StateCodec(lambda value: value, lambda value: value)
@@ -87,7 +105,7 @@ def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> No
     in_memory = options.path is None and options.url is None
     if _has_values(options):
         deleted = anyio.run(_clear, options, name)
-    elif name is None or in_memory:
+    elif name is None or in_memory or name in TABLES:
         deleted = 0
     else:
         raise _unknown(name, ())
@@ -165,7 +183,7 @@ async def _clear(options: StateOptions, name: str | None) -> int:
         keys = [key for key, catalog in catalogs.items() if catalog.server == name]
         for key in keys:
             await store.table(CATALOGS, _PLAIN, durable=True).delete(key)
-        if not keys:
+        if not keys and name not in TABLES:
             raise _unknown(name, {*tables, *(one.server for one in catalogs.values())})
         return len(keys)
 

@@ -21,7 +21,6 @@ from toolcrib.errors import (
     HandlerNotFound,
     InsufficientScope,
     InvalidArguments,
-    InvalidRequest,
     ServerUnavailable,
     ToolcribError,
     ToolNotFound,
@@ -33,6 +32,7 @@ from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import AllowAll, decide, lacking_scopes
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
+from toolcrib.gateway.search_pages import SearchPage
 from toolcrib.gateway.sessions import Sessions
 from toolcrib.gateway.startup import StartupWait, missing_note
 from toolcrib.gateway.tasks import TaskManager
@@ -247,9 +247,10 @@ class Gateway:
     # -- finding ---------------------------------------------------------------------------------------------------
 
     async def search(self, ctx: Context, request: SearchRequest) -> SearchReply:
-        """Return the tools that match; a request without words lists all, a page at a time.
+        """Return the tools that match, best first; a request without words lists all by id. A cursor continues either.
 
         A session's first search waits for servers that are still starting. The reply says how many are missing.
+        Raises `StaleCursor` for the cursor of another search or view.
         """
         if self._is_own_request(ctx):
             return SearchReply()
@@ -272,25 +273,28 @@ class Gateway:
         servers = unavailable_servers(self._servers(ctx, view), request.filters)
         missing = missing_note(servers)
         if any(parse_query(query).words for query in request.queries):
-            if request.cursor:
-                raise InvalidRequest(
-                    "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
-                )
-            reply = await self._search(ctx, view, request, complete=not missing)
-            await self.past.searched(ctx, request.queries, reply.hits)
-            asked = await self.federation.search(ctx, view, request)
-            if asked is not None:
-                limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
-                reply, failed = merge_hits(reply, asked.hits, request, max(1, limit)), (*failed, *asked.failed)
-            if all(hit.weak for hit in reply.hits):
-                self.refresher.doubt()  # a search does not wait, but the next one may find more
-            if asked is None and not reply.hits and not has_tools(view, request.filters):
-                reply = SearchReply(note="" if missing else _NO_TOOLS_NOTE)
+            part = SearchPage.of(request, view.version, self.options.search)
+            reply = await part.fill(partial(self._rank, ctx, view, complete=not missing))
+            failed = (*failed, *reply.servers)
+            await self.past.searched(ctx, request.queries, [hit for hit in reply.hits if view.get(hit.tool.key)])
         else:
             reply = self._list(view, request)
         known = {status.name for status in servers}
         more = tuple(status for status in failed if status.name not in known)
         return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *more))
+
+    async def _rank(self, ctx: Context, view: View, request: SearchRequest, *, complete: bool) -> SearchReply:
+        """Rank what the caller sees and what searching providers find; `servers` has those that failed."""
+        reply = await self._search(ctx, view, request, complete=complete)
+        asked = await self.federation.search(ctx, view, request)
+        if asked is not None:
+            limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
+            reply = replace(merge_hits(reply, asked.hits, request, max(1, limit)), servers=asked.failed)
+        if all(hit.weak for hit in reply.hits):
+            self.refresher.doubt()  # a search does not wait, but the next one may find more
+        if asked is None and not reply.hits and not has_tools(view, request.filters):
+            return SearchReply(note=_NO_TOOLS_NOTE if complete else "")
+        return reply
 
     async def rehearse(self, ctx: Context, request: SearchRequest, options: SearchOptions | None = None) -> SearchReply:
         """Search what the caller sees, with other options if given, and leave no trace: nothing learns of it."""

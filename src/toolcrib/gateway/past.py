@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from toolcrib.errors import InvalidRequest, StateUnavailable
 from toolcrib.gateway.sessions import session_key
@@ -42,6 +43,9 @@ _RELOAD_S: Final = 30.0
 """How old what this process knows of a tenant may be, in seconds: other processes may have added or forgotten."""
 
 _CLOSE_S: Final = 2.0
+
+_MERGED_AT_ONCE: Final = 100
+"""Requests that are merged in one turn of the event loop, which takes up to 10 ms where the state is in memory."""
 
 _MAX_UNSAVED: Final = 1_000
 """Requests that wait to be saved while the store is unavailable."""
@@ -266,18 +270,26 @@ class PastRecorder:
                     tenant.saving = False
 
     async def _save(self, key: str, tenant: _Tenant) -> None:
-        records, tenant.unsaved = tenant.unsaved, []
+        while tenant.unsaved:
+            if not await self._save_some(key, tenant):
+                return
+            await anyio.lowlevel.checkpoint()
+
+    async def _save_some(self, key: str, tenant: _Tenant) -> bool:
+        """Save some requests; false if the store is unavailable."""
+        records, tenant.unsaved = tenant.unsaved[:_MERGED_AT_ONCE], tenant.unsaved[_MERGED_AT_ONCE:]
         try:
             with anyio.CancelScope(shield=True):  # or what was written would be written again
                 merged = await self._saved.update(key, partial(_merged, records, self._options))
         except StateUnavailable as error:
             tenant.unsaved = [*records, *tenant.unsaved][-_MAX_UNSAVED:]
             self._warn("saved", error)
-            return
+            return False
         self._failing = False
         if not tenant.unsaved:
             tenant.replace(merged)
             tenant.loaded = self._clock()
+        return True
 
     def _warn(self, what: str, error: StateUnavailable) -> None:
         if not self._failing:
@@ -289,7 +301,5 @@ def _merged(
     records: _Records, options: PastOptions | None, saved: PastRequests | None
 ) -> tuple[PastRequests, PastRequests]:
     """Add requests to what is saved."""
-    past = saved or PastRequests(options)
-    for words, tool_id in records:
-        past = past.with_words(words, tool_id)
+    past = (saved or PastRequests(options)).with_requests(records)
     return past, past

@@ -30,6 +30,7 @@ from toolcrib.providers.request_scope import allow_recursion, guard_recursion
 from toolcrib.ranges import Delay, Natural
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.text import parse_query
 from toolcrib.server.attach import attach
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.settings.options import Settings
@@ -141,9 +142,9 @@ class AppRegistry:
     async def search(
         self, query: str = "", limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
     ) -> SearchReply:
-        """Return the tools that match. An empty query lists them all, in pages; `cursor` is that of the previous page.
+        """Return the tools that match. An empty query lists them all; `cursor` is that of the previous page.
 
-        Raises `StaleCursor` if the list has changed, and `InvalidRequest` for a cursor with a query.
+        Raises `StaleCursor` if the tools have changed, and for the cursor of another query.
         """
         return await self.app.search(query, limit, cursor=cursor, ctx=ctx)
 
@@ -466,8 +467,8 @@ class ToolRegistry(AppRegistry, Provider):
     async def _whole(self, query: str, limit: int | None, ctx: Context | None) -> SearchReply:
         """Read all pages of a list up to the limit, or the single page of a search."""
         reply = await super().search(query, limit, ctx=ctx)
-        hits, first = list(reply.hits), reply
-        while reply.cursor and (limit is None or len(hits) < limit):
+        hits, first, is_list = list(reply.hits), reply, not parse_query(query).words
+        while reply.cursor and is_list and (limit is None or len(hits) < limit):
             reply = await super().search(query, limit, cursor=reply.cursor, ctx=ctx)
             hits.extend(reply.hits)
         kept = hits if limit is None or limit < 1 else hits[:limit]

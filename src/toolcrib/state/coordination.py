@@ -84,7 +84,11 @@ _HOLDERS: Final[StateCodec[_Holder]] = StateCodec(lambda holder: [holder.owner, 
 
 
 class Leases:
-    """Leases by key. One that is not renewed in time ends by itself, so a holder that died loses it."""
+    """Leases by key. One that is not renewed in time ends by itself, so a holder that died loses it.
+
+    While a store outside this process is away, each process grants leases of its own, and two may hold the same one:
+    what a lease protects must be harmless if it happens twice, or be refused by its `token`.
+    """
 
     def __init__(self, state: StateStore, name: str, *, durable: bool = False) -> None:
         """`durable` is that of `StateStore.table`; processes that share a file need it."""

@@ -32,6 +32,8 @@ R = TypeVar("R")
 
 _RETRY_S: Final = 0.5
 """How often Redis is tried while it is away, in seconds."""
+_GAP: Final = "null"
+"""A message that says that others may have been lost."""
 _CLOSE_S: Final = 2.0
 """How long closing may take, in seconds."""
 
@@ -263,6 +265,7 @@ class RedisStore:
                 # What is being written when the store closes is finished, or it would be written once more.
                 await asyncio.shield(asyncio.ensure_future(self._flush_tables()))
                 self._note_back()
+                await self._report_unsent()
             except StateUnavailable as error:
                 logger.debug("changes of the state wait: %s", error)
             except Exception:
@@ -278,6 +281,13 @@ class RedisStore:
         if self._receiver is not None:  # its connection may be dead, and messages were lost in any case
             self._receiver.cancel()
             self._receiver = asyncio.get_running_loop().create_task(self._receive(was_lost=True))
+
+    async def _report_unsent(self) -> None:
+        """Tell the other processes that messages of this one did not reach them: they may not have lost Redis."""
+        for channel in tuple(self._channels.values()):
+            if channel.has_unsent and self._away_since is None:
+                await self.run(partial(_publish, channel.name, _GAP))
+                channel.has_unsent = False
 
     async def _flush_tables(self) -> None:
         async with self._flushing:
@@ -320,13 +330,17 @@ class _RedisChannel:
         self._store = store
         self.name = name
         self.local = MemoryChannel()
+        self.has_unsent = False
+        """Whether the other processes missed a message of this one, and do not know it yet."""
 
     async def publish(self, message: Object) -> None:
         """Send a message to all processes; while Redis is away, to this one. The others learn that some were lost."""
         text = json.dumps(message)
         try:
-            await self._store.run(lambda client: client.publish(self.name, text))
+            await self._store.run(partial(_publish, self.name, text))
         except StateUnavailable:
+            self.has_unsent = True
+            self._store.watch()
             self.local.deliver(message)
 
     @asynccontextmanager
@@ -335,6 +349,10 @@ class _RedisChannel:
         async with self.local.subscribe() as messages:
             await self._store.listen()
             yield messages
+
+
+async def _publish(name: str, text: str, client: Any) -> None:
+    await client.publish(name, text)
 
 
 async def _delete(keys: Sequence[str], client: Any) -> None:

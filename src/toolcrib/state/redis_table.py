@@ -188,6 +188,8 @@ class RedisTable(Generic[V]):
             name, max_entries=min(limits.max_entries or _MAX_LOCAL, _MAX_LOCAL), max_size=limits.max_size, clock=clock
         )
         self._waiting: dict[str, list[_Change[V]]] = {}
+        self._unsure: dict[str, str | None] = {}
+        """Values that may have been written in Redis although it did not answer; the change to them waits."""
         self._read_at: dict[str, float] = {}
         """When the copy of a batched value was last read."""
         self._wanted: set[str] = set()
@@ -292,6 +294,8 @@ class RedisTable(Generic[V]):
             try:
                 done = await self._write(key, after, ttl_s, size, expected=(before,))
             except StateUnavailable as error:
+                if not self._limits.keep and after != before:
+                    self._unsure[key] = after
                 raise self._failed(error) from error
             if done:
                 await self._copy(key, after, ttl_s, size or 0)
@@ -358,6 +362,8 @@ class RedisTable(Generic[V]):
         await self._copies.update(key, lambda _: (after, None), ttl_s=ttl_s, size=size)
         if after != before or (ttl_s is not None and not self._batched):
             self._wait(key, _Change(lambda old: change(old)[0], ttl_s, size))
+        if key not in self._waiting:
+            self._unsure.pop(key, None)
         return result
 
     def _wait(self, key: str, change: _Change[V], *, replaces: bool = False) -> None:
@@ -365,12 +371,14 @@ class RedisTable(Generic[V]):
         changes = self._waiting.setdefault(key, [])
         if replaces:
             changes.clear()
+            self._unsure.pop(key, None)
         changes.append(change)
         if len(changes) > _MAX_CHANGES:
             del changes[: len(changes) // 2]
         if len(self._waiting) > _MAX_LOCAL:
             dropped = next(iter(self._waiting))
             del self._waiting[dropped]
+            self._unsure.pop(dropped, None)
             logger.warning("too many values of the table %s wait for %s: one is lost", self._name, self._store.place)
 
     async def flush(self) -> None:
@@ -382,6 +390,8 @@ class RedisTable(Generic[V]):
 
     async def _flush_some(self, keys: Sequence[str]) -> None:
         texts = dict(zip(keys, await self._read(keys, probing=True), strict=True))
+        for key in keys:
+            self._forget_written(key, texts[key])
         applied = {key: len(self._waiting.get(key, ())) for key in keys}
         calls: dict[str, tuple[str | None, list[object]]] = {}
         for key, count in applied.items():
@@ -403,6 +413,14 @@ class RedisTable(Generic[V]):
             if newer:
                 self._waiting[key] = newer
             await self._copy(key, self._applied(after, newer), changes[-1].ttl_s, changes[-1].size or 0)
+
+    def _forget_written(self, key: str, text: str | None) -> None:
+        """Drop the first waiting change of a value if Redis has applied it, though its answer was lost."""
+        changes = self._waiting.get(key)
+        if key in self._unsure and self._unsure.pop(key) == text and changes:
+            del changes[0]
+            if not changes:
+                del self._waiting[key]
 
     def _applied(self, text: str | None, changes: Sequence[_Change[V]]) -> str | None:
         """What the changes make of a value. One that fails, because the value is another by now, changes nothing."""

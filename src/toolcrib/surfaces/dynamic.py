@@ -110,7 +110,7 @@ class GatewayPort:
     async def find(self, query: str, limit: int) -> Sequence[Object]:
         """The best matches first, likely ones with their parameters."""
         request = SearchRequest(queries=(query,), limit=limit, budget=self._budget)
-        reply = await self._gateway.search(self._ctx, request)
+        reply = replace(await self._gateway.search(self._ctx, request), cursor=None)
         self.note = missing_note(reply.servers)
         return await self._replies.run(reply.hits, partial(self._entries, reply, request), economical=True)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from toolcrib.errors import ExecutionFailed, InvalidRequest
+from toolcrib.errors import ExecutionFailed, InvalidRequest, StateUnavailable
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.providers.content import json_text
 from toolcrib.results.reading import parse_read
@@ -73,7 +73,8 @@ class ResultBudget:
     async def fit(self, ctx: Context, tool: Tool, result: ToolResult, how: Continuation) -> ToolResult:
         """The result, or a reply in its place with its shape, its size, a preview, a link, and how to go on.
 
-        A gateway in front of this one, and a client that asks for it, gets the result as it is.
+        A gateway in front of this one, and a client that asks for it, gets the result as it is; so does every client
+        while results cannot be kept.
         """
         if result.kind != "complete" or not self._is_large(tool, result) or _wants_whole(ctx):
             return result
@@ -99,7 +100,11 @@ class ResultBudget:
 
     async def _replaced(self, ctx: Context, tool: Tool, result: ToolResult, how: Continuation) -> ToolResult:
         text = await _document_text(result)
-        handle = await self._store.keep(ctx.caller, tool.id, text)
+        try:
+            handle = await self._store.keep(ctx.caller, tool.id, text)
+        except StateUnavailable as error:  # the call has run: nothing of what it returned may be lost
+            logger.warning("a large result of %s is passed on whole, since it cannot be kept: %s", tool.id, error)
+            return result
         try:
             found = await self._store.overview(text, _PREVIEW_TOKENS)
         except ExecutionFailed as error:

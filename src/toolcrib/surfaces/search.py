@@ -88,7 +88,7 @@ SEARCH_SCHEMA: Final[Object] = {
         "group": {"type": "boolean", "description": "Put near-duplicates under the best."},
         "detail": {"type": "string", "enum": list(_DETAILS), "description": "How much to show (default full)."},
         "budget": {"type": "integer", "description": "Tokens the answer may cost."},
-        "cursor": {"type": "string", "description": "Continue a list where it ended."},
+        "cursor": {"type": "string", "description": "Continue where a list or search ended."},
     },
 }
 EXECUTE_SCHEMA: Final[Object] = {
@@ -175,6 +175,8 @@ class SearchSurface:
         await self._check(ctx, request.filters)
         reply = await self._gateway.search(ctx, request)
         economical = not _asks_for_more(arguments)
+        if economical and any(hit.score for hit in reply.hits):
+            reply = replace(reply, cursor=None)  # it costs tokens, and few searches are continued
         render = partial(self._replies.render, reply, request, economical=economical)
         result = await self._replies.run(reply.hits, render, economical=economical)
         return result if self._options.structured_replies or not economical else replace(result, structured=None)
@@ -287,7 +289,9 @@ def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchReques
 
 
 def _asks_for_more(arguments: Object) -> bool:
-    """Whether a search says how much of its hits to show."""
+    """Whether a search says how much of its hits to show, or goes on with one that did."""
+    if arguments.get("cursor"):
+        return True
     return arguments.get("detail") not in (None, "") or _integer(arguments.get("budget")) is not None
 
 
