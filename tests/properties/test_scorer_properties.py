@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolcrib.names import fold, wire_name
-from toolcrib.search.index import Bools, Index, IndexView, SegmentView
+from toolcrib.search.index import Index, IndexView, SegmentView
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Bm25Options, PointsOptions, ScorerOptions
 from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerResult
+from toolcrib.search.segment import Bools
 from toolcrib.search.text import STOP_WORDS, split_words
 from toolcrib.types import Tool, Visibility
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from toolcrib.search.features import query_simhash, simhash, stem_key
-from toolcrib.search.index import Index, Segment
+from toolcrib.search.index import Index
 from toolcrib.search.literals import literal_names
+from toolcrib.search.segment import Segment
 from toolcrib.search.text import split_words, stem
 from toolcrib.search.vectors import default_table, quantize, quantize_query
 from toolcrib.types import Tool

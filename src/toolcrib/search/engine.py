@@ -13,7 +13,7 @@ import numpy.typing as npt
 from toolcrib.checks import checked
 from toolcrib.names import fold, similarities
 from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
-from toolcrib.search.index import Bools, Index, IndexView, SegmentView
+from toolcrib.search.index import Index, IndexView, SegmentView
 from toolcrib.search.lexical import match_terms, prepare_segment
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Field, Scorer, SearchOptions
@@ -22,6 +22,7 @@ from toolcrib.search.ranking import RankedTool, Ranking, group_duplicates, rank,
 from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction
 from toolcrib.search.scorers.points import popular_tools
+from toolcrib.search.segment import Bools
 from toolcrib.search.signals import request_text
 from toolcrib.search.telling import telling_part
 from toolcrib.search.text import ParsedQuery, parse_query

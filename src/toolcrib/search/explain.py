@@ -10,11 +10,12 @@ from typing import overload
 import numpy as np
 
 from toolcrib.search.analysis import MAX_NAME_WORDS
-from toolcrib.search.index import IndexView, Segment
+from toolcrib.search.index import IndexView
 from toolcrib.search.lexical import CandidateRows
 from toolcrib.search.literals import literal_names
 from toolcrib.search.options import FIELD_NAMES, SearchOptions
 from toolcrib.search.ranking import RankedTool, Ranking
+from toolcrib.search.segment import Segment
 from toolcrib.search.signals import (
     SIGNALS,
     best_query_words,

@@ -5,33 +5,23 @@ depends on a single tool. Document frequencies are counted at query time among t
 a tool they cannot see changes nothing for them. Segments know nothing about permissions.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from toolcrib.checks import checked
-from toolcrib.schema import signature
-from toolcrib.search.analysis import Floats, Ints, ToolAnalyzer, Vocabulary, WordOccurrences, count_words, field_norms
-from toolcrib.search.embedding import unknown_rows
+from toolcrib.search.analysis import Ints
 from toolcrib.search.features import (
-    EmbeddedTools,
     SemanticModel,
-    ToolFeatures,
-    WordFeatures,
     default_semantic_model,
 )
-from toolcrib.search.options import Field, SearchOptions
-from toolcrib.types import Filters, Tool, Visibility
-
-Positions = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
+from toolcrib.search.options import SearchOptions
+from toolcrib.search.segment import Bools, Segment
+from toolcrib.types import Tool
 
 _MAX_SMALL_DELTA = 64
 """A delta of at most so many tools always stays a segment of its own."""
@@ -44,221 +34,6 @@ _REMOVED_SHARE = 5
 
 _MAX_CACHED_VIEWS = 16
 """Views that are cached."""
-
-
-class Facets:
-    """The filterable properties of some tools, as arrays."""
-
-    __slots__ = ("_namespaces", "_numbers", "_read_only", "_tags", "_visibility")
-
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        """A position is an index into `tools`."""
-        self._numbers: dict[str, int] = {}
-        self._namespaces = np.array(
-            [self._numbers.setdefault(t.namespace, len(self._numbers)) for t in tools], np.int32
-        )
-        self._read_only = np.array([t.annotations.get("readOnlyHint") is True for t in tools], np.bool_)
-        self._visibility = {kind: np.array([t.visibility is kind for t in tools], np.bool_) for kind in Visibility}
-        self._tags: dict[str, list[int]] = {}
-        for position, tool in enumerate(tools):
-            for tag in tool.tags:
-                self._tags.setdefault(tag, []).append(position)
-
-    def matching(self, filters: Filters) -> Bools:
-        """Mark the tools that pass all filters."""
-        passes = np.ones(len(self._read_only), np.bool_)
-        if filters.namespaces:
-            numbers = [self._numbers[name] for name in filters.namespaces if name in self._numbers]
-            passes &= np.isin(self._namespaces, numbers)
-        if filters.read_only is not None:
-            passes &= self._read_only == filters.read_only
-        if filters.visibility:
-            passes &= np.logical_or.reduce([self._visibility[kind] for kind in filters.visibility])
-        for tag in filters.tags:
-            tagged = np.zeros(len(passes), np.bool_)
-            tagged[self._tags.get(tag, [])] = True
-            passes &= tagged
-        return passes
-
-
-class Segment:
-    """An immutable part of an index. A position is an index into `tools`."""
-
-    def __init__(
-        self,
-        tools: Sequence[Tool],
-        entries: WordOccurrences,
-        norms: Floats,
-        vocabulary: Vocabulary,
-        features: ToolFeatures,
-        words: WordFeatures,
-        model: SemanticModel,
-        options: SearchOptions,
-    ) -> None:
-        """Call `Segment.build` instead."""
-        self.tools = tuple(tools)
-        self.options = options
-        self.vocabulary = vocabulary
-        self.norms = norms
-        """What one occurrence of a word adds, per tool and field."""
-        self.features = features
-        self.words = words
-        self.model = model
-        self.ids = [tool.id for tool in self.tools]
-        self.id_order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
-        """The positions in alphabetical order of ids."""
-        self.id_ranks = np.empty(len(self.ids), dtype=np.int32)
-        """The rank of each tool's id in alphabetical order."""
-        self.id_ranks[self.id_order] = np.arange(len(self.ids), dtype=np.int32)
-        self.findable: Bools = np.array([tool.visibility is not Visibility.HIDDEN for tool in self.tools], np.bool_)
-        self.signatures: list[str | None] = [None] * len(self.tools)
-        self.memo: dict[Hashable, Any] = {}
-        """Values that other modules derive from the segment and cache."""
-        self._post(entries)
-
-    @classmethod
-    def build(
-        cls, tools: Sequence[Tool], *, model: SemanticModel, options: SearchOptions, previous: "Segment | None" = None
-    ) -> "Segment":
-        """Build a segment. Tool objects that `previous` holds are not analyzed again."""
-        if previous is not None and (previous.options != options or previous.model != model or previous.is_worn()):
-            previous = None
-        kept, fresh = _match_previous(tools, previous)
-        vocabulary = Vocabulary(previous.vocabulary if previous else None)
-        analysis = ToolAnalyzer(vocabulary)
-        for position in fresh:
-            analysis.add(position, tools[position])
-        entries = count_words(analysis, vocabulary)
-        adds = field_norms(analysis, len(tools), options.fields)
-        words, rows = model.compute_features(analysis, vocabulary, [tools[position] for position in fresh])
-        if previous is None or not kept:
-            return cls(tools, entries, adds, vocabulary, rows, words, model, options)
-        old, new = list(kept.values()), list(kept)
-        adds[new] = previous.norms[old]
-        entries = previous.occurrences().reposition(kept, len(previous)).merge(entries)
-        order = np.full(len(tools), -1, dtype=np.int32)
-        order[new] = old
-        rows = previous.features.rearrange(order, len(previous)).fill(rows, np.array(fresh, dtype=np.int32))
-        segment = cls(tools, entries, adds, vocabulary, rows, words, model, options)
-        for position, before in kept.items():
-            segment.signatures[position] = previous.signatures[before]
-        return segment
-
-    def with_vectors(self, model: SemanticModel) -> "Segment":
-        """Return the segment with the vectors that a model knows of its tools.
-
-        The model differs from the segment's at most in its embedder.
-        """
-        rows = self.features.embedded.rows
-        known = rows.scales > 0 if model == self.model else np.zeros(len(self), np.bool_)
-        missing = np.flatnonzero(~known).astype(np.int32)
-        fresh = model.embed_tools([self.tools[place] for place in missing.tolist()])
-        if model == self.model and not fresh.scales.any():
-            return self
-        made = EmbeddedTools.of(unknown_rows(len(self), fresh.values.shape[1]))
-        if known.any():
-            kept = np.flatnonzero(known).astype(np.int32)
-            made.put(kept, self.features.embedded.take(kept))
-        made.put(missing, EmbeddedTools.of(fresh))
-        other = copy(self)
-        other.model, other.features = model, replace(self.features, embedded=made)
-        return other
-
-    def __len__(self) -> int:
-        return len(self.tools)
-
-    def is_worn(self) -> bool:
-        """Whether most words of the vocabulary are unused, so that a new segment should start from scratch."""
-        words = len(self.vocabulary.words)
-        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self._words))
-
-    def span(self, stem: str) -> tuple[int, int]:
-        """Where the postings of a stem begin and end in `positions` and `impacts`; (0, 0) if there are none."""
-        number = self.vocabulary.stem_numbers.get(stem)
-        return (self._starts[number], self._starts[number + 1]) if number is not None else (0, 0)
-
-    def positions_of(self, id_: str) -> Positions:
-        """The positions of the tools with that id."""
-        start = bisect_left(self.id_order, id_, key=self.ids.__getitem__)
-        stop = bisect_right(self.id_order, id_, key=self.ids.__getitem__)
-        return np.array(self.id_order[start:stop], dtype=np.intp)
-
-    def field_shares(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
-        """Break postings down by field: index into `postings`, field, words, and share of the impact."""
-        if not postings:
-            return iter(())
-        at = np.array(postings, dtype=np.intp)
-        lengths = self._rows[at + 1] - self._rows[at]
-        place = np.repeat(np.arange(len(at)), lengths)
-        found = np.arange(len(place)) + np.repeat(self._rows[at] - np.cumsum(lengths) + lengths, lengths)
-        fields = self._fields[found]
-        starts = np.flatnonzero(_row_changes(place, fields))
-        place, fields = place[starts], fields[starts]
-        adds = _field_weights(self._counts[found], starts, self.norms[self.positions[at[place]], fields])
-        gains = adds * (self.impacts[at] / np.bincount(place, adds, len(at)))[place]
-        words = [self.vocabulary.words[word] for word in self._words[found].tolist()]
-        ends = [*starts[1:].tolist(), len(words)]
-        groups = [words[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
-        return zip(
-            place.tolist(), map(_FIELD_BY_NUMBER.__getitem__, fields.tolist()), groups, gains.tolist(), strict=True
-        )
-
-    def word_counts(self, start: int, stop: int, seen: Bools) -> dict[str, int]:
-        """Count in how many fields of visible tools each word behind some postings occurs."""
-        chosen = np.flatnonzero(seen[self.positions[start:stop]]) + start
-        rows = [row for at in chosen.tolist() for row in range(self._rows[at], self._rows[at + 1])]
-        numbers, counts = np.unique(self._words[np.array(rows, dtype=np.intp)], return_counts=True)
-        return {self.vocabulary.words[n]: c for n, c in zip(numbers.tolist(), counts.tolist(), strict=True)}
-
-    def signature(self, position: int) -> str:
-        """The one-line signature of a tool, cached."""
-        known = self.signatures[position]
-        if known is None:
-            known = self.signatures[position] = signature(self.tools[position])
-        return known
-
-    @cached_property
-    def facets(self) -> Facets:
-        """The filterable properties of the tools."""
-        return Facets(self.tools)
-
-    @cached_property
-    def first_words(self) -> dict[str, Positions]:
-        """The first words of names with several words, and the positions of the tools with each."""
-        slots = self.features.slots
-        several = np.flatnonzero(slots[:, 1] >= 0)
-        several = several[slots[several, 0].argsort(kind="stable")]
-        numbers, starts = np.unique(slots[several, 0], return_index=True)
-        groups = np.split(several, starts[1:]) if len(numbers) else []
-        return {self.vocabulary.words[number]: at for number, at in zip(numbers.tolist(), groups, strict=True)}
-
-    def field_words(self, field: Field) -> tuple[Ints, Ints]:
-        """The numbers of the words in one field of all tools, and the position of the tool for each."""
-        chosen = np.flatnonzero(self._fields == field)
-        return self._words[chosen], self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
-
-    def occurrences(self) -> WordOccurrences:
-        """The word counts that the segment was built from."""
-        stems = np.array(self.vocabulary.word_stems, dtype=np.int32)[self._words]
-        positions = np.repeat(self.positions, np.diff(self._rows))
-        return WordOccurrences(stems, positions, self._fields, self._words, self._counts)
-
-    def _post(self, entries: WordOccurrences) -> None:
-        """Compute the postings: the tools of each stem, and its impact on each."""
-        first = np.flatnonzero(_row_changes(entries.stems, entries.positions, entries.fields))
-        stems, positions, fields = entries.stems[first], entries.positions[first], entries.fields[first]
-        adds = _field_weights(entries.counts, first, self.norms[positions, fields])
-        starts = np.flatnonzero(_row_changes(stems, positions))
-        weight = np.add.reduceat(adds, starts) if len(starts) else adds
-        self.positions: Ints = positions[starts]
-        """The tools of all stems, one after the other."""
-        self.impacts: Floats = (weight / (self.options.k1 + weight)).astype(np.float32)
-        """The saturated frequency of the stem in each tool of `positions`, 0 to 1."""
-        numbers = np.arange(len(self.vocabulary.stems) + 1)
-        self._starts: list[int] = np.searchsorted(stems[starts], numbers).tolist()
-        self._fields, self._words, self._counts = entries.fields, entries.words, entries.counts
-        self._rows: Ints = np.append(first[starts], len(entries.stems)).astype(np.int32)
-        """Where the rows of each posting begin in the three columns above."""
 
 
 @dataclass(frozen=True)
@@ -538,43 +313,3 @@ def idf(n: int, df: int) -> float:
     (6.5, 0.0005)
     """
     return log(1 + (n - df + 0.5) / (df + 0.5))
-
-
-_MAX_DEAD_WORDS = 10_000
-"""A vocabulary is rebuilt when it holds more unused words than these, and more unused than used ones."""
-
-
-def _field_weights(counts: npt.NDArray[np.uint16], starts: Positions, norms: Floats) -> npt.NDArray[np.float64]:
-    """What each field of a tool adds to the weight of a stem; its rows begin at `starts`.
-
-    Adds up integers before multiplying, so that the order of the words, which depends on the history of the segment,
-    does not change the last digit.
-    """
-    whole = counts.astype(np.float64)
-    return (np.add.reduceat(whole, starts) if len(starts) else whole) * norms
-
-
-def _row_changes(*columns: npt.NDArray[Any]) -> Bools:
-    """Mark rows that differ from the one before; the first one does."""
-    new = np.ones(len(columns[0]), dtype=np.bool_)
-    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return new
-
-
-_FIELD_BY_NUMBER = tuple(Field)
-
-
-def _match_previous(tools: Sequence[Tool], previous: Segment | None) -> tuple[dict[int, int], list[int]]:
-    """Map new to old positions for tools in both, and list the positions of new tools."""
-    if previous is None:
-        return {}, list(range(len(tools)))
-    known = {id(tool): position for position, tool in enumerate(previous.tools)}
-    kept: dict[int, int] = {}
-    fresh: list[int] = []
-    for position, tool in enumerate(tools):
-        old = known.pop(id(tool), None)
-        if old is None:
-            fresh.append(position)
-        else:
-            kept[position] = old
-    return kept, fresh

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.search.index import IndexView, Segment, idf
+from toolcrib.search.index import IndexView, idf
 from toolcrib.search.inflection import COMPOUNDING, inflection_stem, request_language, stop_words
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.segment import Segment
 from toolcrib.search.spelling import SpellingIndex, is_correctable
 from toolcrib.search.text import WHOLE_NAME, ParsedQuery, QueryTerm, is_unspaced, stem
 from toolcrib.search.vectors import WordPieceTable

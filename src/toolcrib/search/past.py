@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
-from toolcrib.search.index import Bools, IndexView, SegmentView, idf
+from toolcrib.search.index import IndexView, SegmentView, idf
 from toolcrib.search.inflection import request_language, stop_words
 from toolcrib.search.lexical import LexicalMatch, unknown_weight
 from toolcrib.search.options import PastOptions
+from toolcrib.search.segment import Bools
 from toolcrib.search.telling import telling_part
 from toolcrib.search.text import ParsedQuery, QueryTerm, parse_query, stem
 from toolcrib.search.vectors import default_table

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from toolcrib.names import fold
 from toolcrib.search.features import SIMHASH_BITS, query_simhash
-from toolcrib.search.index import Bools, IndexView
+from toolcrib.search.index import IndexView
 from toolcrib.search.lexical import LexicalMatch, match_terms
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Calibration, SearchOptions, SignalWeights
 from toolcrib.search.past import PastMatch, PastRequests
+from toolcrib.search.segment import Bools
 from toolcrib.search.signals import SIGNALS, CandidateSignals, QueryMeaning, compute_signals, is_among, read_meaning
 from toolcrib.search.text import ParsedQuery
 from toolcrib.search.vectors import QueryVectors as Vectors

@@ -16,12 +16,13 @@ import numpy.typing as npt
 from toolcrib.search.analysis import MAX_NAME_WORDS
 from toolcrib.search.embedding import MAX_REQUEST, zero_non_finite
 from toolcrib.search.features import WORD_SLOTS, SemanticModel, stem_key
-from toolcrib.search.index import Segment, SegmentView
+from toolcrib.search.index import SegmentView
 from toolcrib.search.intent import Intent, read_intent
 from toolcrib.search.lexical import CandidateRows, LexicalMatch
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions, SignalWeights
 from toolcrib.search.past import PastMatch
+from toolcrib.search.segment import Segment
 from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, is_unspaced, stem
 from toolcrib.search.vectors import Embedder, quantize_unit_vectors
 from toolcrib.search.vectors import QueryVectors as Vectors

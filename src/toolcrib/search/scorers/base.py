@@ -13,8 +13,9 @@ from rapidfuzz.distance import OSA, Indel, Levenshtein
 
 from toolcrib.names import fold
 from toolcrib.search.analysis import FIELD_COUNT, Vocabulary, WordOccurrences
-from toolcrib.search.index import Bools, IndexView, Positions, Segment
+from toolcrib.search.index import IndexView
 from toolcrib.search.options import Field, ScorerOptions
+from toolcrib.search.segment import Bools, Positions, Segment
 from toolcrib.search.text import TOKEN, split_identifier
 from toolcrib.types import Reason, ScorePart
 

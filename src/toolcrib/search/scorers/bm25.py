@@ -21,7 +21,7 @@ import numpy as np
 
 from toolcrib.names import fold
 from toolcrib.search.analysis import ToolAnalyzer, Vocabulary, count_words
-from toolcrib.search.index import Bools, IndexView, Positions, Segment, SegmentView, idf
+from toolcrib.search.index import IndexView, SegmentView, idf
 from toolcrib.search.options import DEFAULT_SCORERS, FIELD_NAMES, Bm25Options, Field, ScorerOptions
 from toolcrib.search.scorers.base import (
     MAX_TEXT,
@@ -41,6 +41,7 @@ from toolcrib.search.scorers.base import (
     unmatched_words,
     word_postings,
 )
+from toolcrib.search.segment import Bools, Positions, Segment
 from toolcrib.search.text import STOP_WORDS
 
 

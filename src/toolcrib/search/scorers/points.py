@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.names import fold
-from toolcrib.search.index import Bools, IndexView, Positions, Segment, SegmentView
+from toolcrib.search.index import IndexView, SegmentView
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import DEFAULT_SCORERS, FIELD_NAMES, Field, PointsOptions, ScorerOptions
 from toolcrib.search.scorers.base import (
@@ -46,6 +46,7 @@ from toolcrib.search.scorers.base import (
     word_postings,
 )
 from toolcrib.search.scorers.tiers import name_index as lower_names
+from toolcrib.search.segment import Bools, Positions, Segment
 from toolcrib.search.text import STOP_WORDS, split_words
 from toolcrib.types import Reason, ScorePart
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rapidfuzz.distance import OSA, Levenshtein
 
 from toolcrib.names import exact_spellings
-from toolcrib.search.index import Bools, IndexView, Positions, Segment
+from toolcrib.search.index import IndexView
 from toolcrib.search.options import DEFAULT_SCORERS, ScorerOptions, TiersOptions
 from toolcrib.search.scorers.base import (
     MAX_TEXT,
@@ -35,6 +35,7 @@ from toolcrib.search.scorers.base import (
     misspelt_strings,
     similar_strings,
 )
+from toolcrib.search.segment import Bools, Positions, Segment
 from toolcrib.search.text import split_words
 from toolcrib.search.text import split_words as name_words
 from toolcrib.types import Reason, ScorePart, Tool
