@@ -281,7 +281,10 @@ async def test_an_invalid_file_changes_nothing_and_says_why_once(
     async def apply(new: Settings) -> None:
         applied.append(new)
 
-    watcher = SettingsWatcher(load_settings(file, environ={}), lambda: load_settings(file, environ={}), apply)
+    noted: list[str] = []
+    watcher = SettingsWatcher(
+        load_settings(file, environ={}), lambda: load_settings(file, environ={}), apply, note=noted.append
+    )
     file.write_text('{"mcpServers": {')
     with caplog.at_level(logging.INFO, "toolcrib"), anyio.fail_after(10):
         await watcher.reload()
@@ -294,6 +297,7 @@ async def test_an_invalid_file_changes_nothing_and_says_why_once(
         file.write_text('{"mcpServers": {}}')
         await watcher.reload()
     assert (len(applied), watcher.problem) == (1, "")
+    assert [bool(problem) for problem in noted] == [True, False]
 
 
 async def test_a_file_that_is_made_after_the_settings_name_it_is_taken_over(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ class App(ToolDecorator, ServableApp):
         """
         self._describe = describe
         self.settings = settings or Settings()
+        self.settings_problem = ""
+        """Why the settings file as it is now is not in use; empty if it is."""
         self._own_state = None if state is not None else make_store(self.settings.state)
         self.local = LocalTools(
             max_threads=self.settings.local.max_threads, mask_errors=self.settings.local.mask_errors
@@ -212,7 +214,9 @@ class App(ToolDecorator, ServableApp):
             usage=self.telemetry.usage,
             zero_hits=self.telemetry.zero_hits,
             statuses=self.statuses,
+            peers=self.peers,
             settings=lambda: self.settings,
+            settings_problem=lambda: self.settings_problem,
             authenticator=self._authenticator or self._own_authenticator(),
             problem="" if self._authenticator else self.settings.http_problem,
         )
@@ -598,6 +602,8 @@ class App(ToolDecorator, ServableApp):
         starting = any(status.is_missing for status in live.statuses())
         waiting = live.maintenance.waiting()
         more: dict[str, Any] = {} if waiting is None else {"tools_to_embed": waiting}
+        if self.settings_problem:
+            more["settings"] = "the changed file is invalid, and not in use"
         if isinstance(self.gateway.state, RemoteStore):
             status = self.gateway.state.status()
             more["state"] = "connected" if status.away_since is None else "away"

@@ -8,6 +8,7 @@ import httpx2
 from toolcrib.app import App
 from toolcrib.options import ConsoleOptions, HttpOptions, Token
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator, Policy, Tool
 
 ADDRESS = "127.0.0.1:8321"
@@ -26,6 +27,7 @@ def console_app(
     authenticator: Authenticator | None = None,
     http: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
+    state: StateStore | None = None,
     **console: Any,
 ) -> App:
     """An app with a console; without an address of its own it is not served, only asked."""
@@ -35,7 +37,7 @@ def console_app(
         policy=policy,
         **(settings or {}),
     )
-    app = App(own, authenticator=authenticator)
+    app = App(own, authenticator=authenticator, state=state)
     for tool in tools:
         app.register(tool, lambda **arguments: arguments)
     return app

@@ -142,7 +142,7 @@ def _run(
                 _stop_on_signal, ends, stop, settings.http.drain_s + _SHUTDOWN_MARGIN_S, group.cancel_scope
             )
             app = App(settings)
-            watcher = SettingsWatcher(settings, load, app.reload)
+            watcher = SettingsWatcher(settings, load, app.reload, note=partial(setattr, app, "settings_problem"))
             if not has_terminal:
                 # From the start: without a receiver, SIGHUP would end the process.
                 await group.start(watcher.run_on_signal)

@@ -26,6 +26,7 @@ from toolcrib.console import usage as usage_pages
 from toolcrib.console.approvals import ConsoleDesk
 from toolcrib.console.oidc import ATTEMPT_S, OidcSignIn
 from toolcrib.console.pages import ConsolePage, ConsoleParts, Handler, Visit, read_form, segment
+from toolcrib.console.processes import Processes
 from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sessions import SESSION_S, ConsoleSession, ConsoleSessions, proves
 from toolcrib.errors import InvalidRequest, NotFound, RateLimited, SettingsError, ToolcribError, missing_extra
@@ -38,6 +39,7 @@ from toolcrib.server.oauth import ExternalAddress
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
+from toolcrib.state.peers import Peers
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.types import Authenticator, ServerStatus
 from toolcrib.usage.recorder import UsageRecorder
@@ -96,11 +98,15 @@ def make_console(
     usage: UsageRecorder | None,
     zero_hits: ZeroHitRecorder | None,
     statuses: Callable[[], Sequence[ServerStatus]],
+    peers: Peers,
     settings: Callable[[], Settings],
+    settings_problem: Callable[[], str],
     authenticator: Authenticator | None,
     problem: str,
 ) -> "Console":
-    """The console of an app, at the address of its settings. `problem` is why no caller can be authenticated.
+    """The console of an app, at the address of its settings, for all `peers`.
+
+    `problem` is why no caller can be authenticated, and `settings_problem` why changed settings are not in use.
 
     Raises `SettingsError` if other machines could reach it and nothing authenticates them, and `MissingExtra`.
     """
@@ -109,6 +115,12 @@ def make_console(
         raise SettingsError(f"The console cannot be served: {problem}.", hint="Set what is missing.")
     host, _, port = own.console.address.rpartition(":")
     options = replace(own.http, host=host.strip("[]"), port=int(port), path="/", drain_s=0)
+
+    async def save() -> None:
+        for counts in (usage, zero_hits):
+            if counts is not None:
+                await counts.save()
+
     parts = ConsoleParts(
         options=own.console,
         gateway=gateway,
@@ -118,6 +130,7 @@ def make_console(
         usage=usage,
         zero_hits=zero_hits,
         statuses=statuses,
+        processes=Processes(peers, recorder, statuses, settings, problem=settings_problem, save=save),
         settings=settings,
     )
     sessions = ConsoleSessions(
@@ -419,8 +432,7 @@ class Console(AsgiApp):
     async def _versions(self) -> dict[str, int]:
         """A number for each topic, which changes when the topic does."""
         return {
-            "calls": self.parts.recorder.version,
-            "servers": hash(tuple(self.parts.statuses())),
+            **await self.parts.processes.versions(),
             "approvals": hash(tuple(one.id for one in await self.parts.desk.waiting())),
         }
 

@@ -1,11 +1,12 @@
 """The calls page: the last calls and searches with filters, and the timeline of one request."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from toolcrib.console.pages import ConsolePage, Visit, duration, whole
-from toolcrib.console.recorder import Recorded, RecordedCall, RecordedSearch, filtered
+from toolcrib.console.processes import FoundCalls, latest
+from toolcrib.console.recorder import Recorded, RecordedCall, RecordedSearch
 from toolcrib.errors import NotFound
 
 _ROWS: Final = 100
@@ -27,45 +28,54 @@ class Bar:
 
 
 async def show(visit: Visit) -> ConsolePage:
-    """The last calls and searches that pass the filters."""
+    """The last calls and searches of all processes, or of one, that pass the filters."""
     chosen = {name: visit.query.get(name, "").strip()[:_MAX_FILTER_CHARS] for name in ("tool", "caller", "outcome")}
-    recorder = visit.parts.recorder
-    everything = list(recorder.recent())
-    found = filtered(everything, **chosen)
+    processes, others = visit.parts.processes, await visit.parts.processes.others()
+    process = next((one.id for one in (processes.own, *others) if one.id == visit.query.get("process")), "")
+    answers = await processes.calls(chosen, process)
+    found = latest(processes.placed(event, peer) for peer, one in answers.given.items() for event in one.events)
+    total, kept = (sum(getattr(one, name) for one in answers.given.values()) for name in ("total", "kept"))
     values = {
         "title": "Calls",
-        "found": [(one, isinstance(one, RecordedSearch)) for one in found[:_ROWS]],
-        "total": len(found),
-        "kept": len(everything),
+        "found": found[:_ROWS],
+        "total": total,
+        "kept": kept,
         "limit": visit.parts.options.calls,
-        "content": recorder.content,
-        "outcomes": _outcomes(everything),
+        "content": visit.parts.recorder.content,
+        "outcomes": _outcomes(answers.given.values()),
+        "processes": (processes.own, *others) if others else (),
+        "missing": [peer.name for peer in answers.missing],
+        "chosen_process": process,
         **{f"chosen_{name}": value for name, value in chosen.items()},
     }
     return ConsolePage("calls.html", values)
 
 
-def _outcomes(everything: Sequence[Recorded]) -> list[tuple[str, str]]:
+def _outcomes(answers: Iterable[FoundCalls]) -> list[tuple[str, str]]:
     """The outcomes to choose from, with their names."""
     named = {"": "everything", "failed": "all errors", "search": "all searches"}
-    seen = sorted({one.outcome for one in everything})
+    seen = sorted({outcome for one in answers for outcome in one.outcomes})
     return [*named.items(), *((outcome, outcome.replace("_", " ")) for outcome in seen)]
 
 
 async def show_request(visit: Visit) -> ConsolePage:
     """What one request did. Raises `NotFound` for one that is no longer kept."""
-    events = visit.parts.recorder.of_request(whole(visit.request.path_params["number"]))
+    processes = visit.parts.processes
+    placed = await processes.of_request(whole(visit.request.path_params["number"]), visit.query.get("at", ""))
+    events = [one.event for one in placed]
     if not events:
         raise NotFound("This request is not known any more.", hint="The console keeps the last calls only.")
     calls = [one for one in events if isinstance(one, RecordedCall)]
-    before = visit.parts.recorder.search_before(calls[0]) if calls else None
+    before = await processes.search_before(calls[0]) if calls else None
+    is_within = before is not None and (before.event.request, before.at) == (events[0].request, placed[0].at)
     bars = list(_bars(events))
     values = {
         "title": calls[0].tool if calls else "Search",
-        "events": [(one, isinstance(one, RecordedSearch)) for one in events],
+        "events": placed,
         "first": events[0],
+        "process": placed[0].process if await processes.others() else None,
         "calls": calls,
-        "before": before if before is not None and before.request != events[0].request else None,
+        "before": None if is_within else before,
         "bars": bars,
         "whole": max((bar.offset_s + bar.duration_s for bar in bars), default=0.0),
         "content": visit.parts.recorder.content,

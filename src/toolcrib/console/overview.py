@@ -1,20 +1,21 @@
 """The overview: servers by state, what agents carry, how many calls there are, what went wrong; and a page a server."""
 
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Final, get_args
 
 import anyio.to_thread
 
 from toolcrib.console.pages import ConsolePage, ConsoleParts, Visit
-from toolcrib.console.recorder import RecordedCall
+from toolcrib.console.processes import ProcessOverview, latest, merged_minutes, merged_namespaces
 from toolcrib.errors import NotFound, SettingsError
 from toolcrib.gateway.visibility import namespace_of
 from toolcrib.settings.document import read_file
 from toolcrib.settings.servers import Change, server_places, shown_difference
+from toolcrib.state.peers import Answers, Peer
 from toolcrib.types import ServerState, ServerStatus
 
 _RECENT: Final = 8
@@ -33,7 +34,7 @@ _ORDER: Final = {
         )
     )
 }
-_WORDS: Final = {
+_WORDS: Final[Mapping[ServerState, str]] = {
     ServerState.FAILED: "failed",
     ServerState.DEGRADED: "degraded",
     ServerState.CONNECTING: "connecting",
@@ -41,6 +42,8 @@ _WORDS: Final = {
     ServerState.READY: "ready",
     ServerState.IDLE: "idle",
 }
+_PLACES: Final = {_WORDS[state]: place for state, place in _ORDER.items()}
+"""The order of the words in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +51,45 @@ class ServerRow:
     """A server in the table."""
 
     status: ServerStatus
+    """In this process, if it is there."""
     word: str
+    """Its worst state in any process."""
     calls: int
     """In the last hour."""
     errors: int
+    differing: tuple[tuple[str, str, str], ...] = ()
+    """Processes where it is in another state than in this one: name, state and reason."""
 
 
-def server_rows(parts: ConsoleParts) -> list[ServerRow]:
-    """All servers, those with problems first."""
-    counts = parts.recorder.calls_by_namespace()
-    rows = [
-        ServerRow(status, _WORDS[status.state], *counts.get(namespace_of(status), (0, 0)))
-        for status in parts.statuses()
-    ]
-    return sorted(rows, key=lambda row: (_ORDER[row.status.state], row.status.name.casefold()))
+def server_rows(parts: ConsoleParts, answers: Answers[ProcessOverview]) -> list[ServerRow]:
+    """The servers of all processes, those with problems first."""
+    counts = merged_namespaces(tuple(answers.given.values()))
+    places: dict[str, list[tuple[Peer, ServerStatus]]] = {}
+    for status in parts.statuses():
+        places.setdefault(status.name, []).append((parts.processes.own, status))
+    for peer, one in answers.given.items():
+        for status in one.statuses if peer.id != parts.processes.own.id else ():
+            places.setdefault(status.name, []).append((peer, status))
+    rows = []
+    for found in places.values():
+        status = found[0][1]
+        worst = min((one for _, one in found), key=lambda one: _ORDER[one.state])
+        differing = tuple(
+            (peer.name, _WORDS[one.state], one.reason) for peer, one in found if one.state is not status.state
+        )
+        rows.append(ServerRow(status, _WORDS[worst.state], *counts.get(namespace_of(status), (0, 0)), differing))
+    return sorted(rows, key=lambda row: (_PLACES[row.word], row.status.name.casefold()))
 
 
 async def show(visit: Visit) -> ConsolePage:
     """The overview."""
-    parts = visit.parts
-    rows, minutes = server_rows(parts), parts.recorder.minutes()
-    states = [(word, sum(row.word == word for row in rows)) for word in dict.fromkeys(_WORDS.values())]
-    calls = [one for one in islice(parts.recorder.recent(), _MAX_ROWS) if isinstance(one, RecordedCall)]
+    parts, processes = visit.parts, visit.parts.processes
+    answers = await processes.overview()
+    all_ = tuple(answers.given.values())
+    rows, minutes = server_rows(parts, answers), merged_minutes(all_, time.time())
+    states = [(word, sum(row.word == word for row in rows)) for word in _PLACES]
+    recent = latest(processes.placed(event, peer) for peer, one in answers.given.items() for event in one.latest)
+    failures = latest(processes.placed(event, peer) for peer, one in answers.given.items() for event in one.failures)
     values = {
         "title": "Overview",
         "rows": rows[:_MAX_ROWS],
@@ -81,8 +101,12 @@ async def show(visit: Visit) -> ConsolePage:
         "calls": sum(minute.calls for minute in minutes),
         "errors": sum(minute.errors for minute in minutes),
         "searches": sum(minute.searches for minute in minutes),
-        "recent": calls[:_RECENT],
-        "failures": [one for one in calls if one.failed][:_RECENT],
+        "recent": recent[:_RECENT],
+        "failures": failures[:_RECENT],
+        "processes": tuple(answers.given.items()),
+        "missing": [peer.name for peer in answers.missing],
+        "differing": len({one.settings for one in all_}) > 1,
+        "problems": [(peer.name, one.problem) for peer, one in answers.given.items() if one.problem],
         "warnings": parts.settings().warnings,
         "disabled": await anyio.to_thread.run_sync(_disabled, parts.settings().source),
         "source": parts.settings().source,
@@ -99,7 +123,8 @@ def _per_minute(calls: Sequence[int]) -> float:
 async def show_server(visit: Visit) -> ConsolePage:
     """One server. Raises `NotFound`."""
     name = visit.request.path_params["name"]
-    row = next((row for row in server_rows(visit.parts) if row.status.name == name), None)
+    answers = await visit.parts.processes.overview()
+    row = next((row for row in server_rows(visit.parts, answers) if row.status.name == name), None)
     if row is None:
         raise NotFound(f"There is no server {name[:80]}.", hint="The overview lists all servers.")
     namespace = namespace_of(row.status)

@@ -13,6 +13,7 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toolcrib.console.processes import Processes
 from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sessions import ConsoleSession
 from toolcrib.errors import InvalidRequest
@@ -97,6 +98,7 @@ class ConsoleParts:
     usage: UsageRecorder | None
     zero_hits: ZeroHitRecorder | None
     statuses: Callable[[], Sequence[ServerStatus]]
+    processes: Processes
     settings: Callable[[], Settings]
     """The settings as they are now."""
     carried: CarriedTokens = field(default_factory=CarriedTokens)

@@ -9,7 +9,7 @@ import json
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -98,6 +98,19 @@ class RecordedSearch:
 
 
 Recorded = RecordedCall | RecordedSearch
+
+
+def encode(one: Recorded) -> dict[str, Any]:
+    """A call or search as JSON, for the console of another process."""
+    return asdict(one)
+
+
+def decode(saved: Any) -> Recorded:
+    """Restore from `encode`. Raises `TypeError` or `KeyError` for what another version wrote and this one lacks."""
+    if "tool" not in saved:
+        texts = {"hits": tuple(saved["hits"]), "queries": None if saved["queries"] is None else tuple(saved["queries"])}
+        return RecordedSearch(**{**saved, **texts})
+    return RecordedCall(**{**saved, "steps": tuple(Step(**step) for step in saved["steps"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +209,14 @@ class CallRecorder:
         return sorted((one for one in self._kept if one.request == number), key=lambda one: (one.time, one.number))
 
     def search_before(self, call: RecordedCall) -> RecordedSearch | None:
-        """The last search of the same caller and session, before the call, that found its tool."""
+        """The last search of the same caller and session, before the call, that found its tool.
+
+        The call may be one of another process.
+        """
         for one in self.recent():
             if (
                 isinstance(one, RecordedSearch)
-                and one.number < call.number
+                and one.time <= call.time
                 and call.tool in one.hits
                 and (one.caller, one.tenant, one.session) == (call.caller, call.tenant, call.session)
             ):
@@ -212,6 +228,14 @@ class CallRecorder:
         now = self._minute()
         found = (self.minute_counts.get(minute, Counter()) for minute in range(now - MINUTES + 1, now + 1))
         return [Minute(one["calls"], one["errors"], one["searches"]) for one in found]
+
+    def by_minute(self) -> list[tuple[int, Minute]]:
+        """The minutes of the last hour in which something happened, in minutes since the epoch."""
+        return [
+            (minute, Minute(one["calls"], one["errors"], one["searches"]))
+            for minute, one in self.minute_counts.items()
+            if minute > self._minute() - MINUTES
+        ]
 
     def calls_by_namespace(self) -> dict[str, tuple[int, int]]:
         """Calls and errors of the last hour by namespace."""

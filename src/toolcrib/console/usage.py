@@ -87,6 +87,7 @@ async def show(visit: Visit) -> ConsolePage:
     text = visit.query.get("days", "")
     days = asked if (asked := whole(text)) in RANGES else 30
     try:
+        await visit.parts.processes.save_counts()
         report = await recorder.report(days)
     except StateUnavailable as error:
         return ConsolePage("usage.html", {"title": "Usage", "report": None, "problem": str(error)})
@@ -150,6 +151,7 @@ async def show_zero_hits(visit: Visit) -> ConsolePage:
     if recorder is None:
         return ConsolePage("zero_hits.html", {"title": "Zero hits", "groups": None, "problem": "", "chosen": None})
     try:
+        await visit.parts.processes.save_counts()
         found = await recorder.queries()
     except StateUnavailable as error:
         problem = {"title": "Zero hits", "groups": None, "problem": str(error), "chosen": None}

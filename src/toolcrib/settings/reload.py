@@ -148,14 +148,23 @@ class SettingsWatcher:
     """
 
     def __init__(
-        self, settings: Settings, load: Callable[[], Settings], apply: Callable[[Settings], Awaitable[Any]]
+        self,
+        settings: Settings,
+        load: Callable[[], Settings],
+        apply: Callable[[Settings], Awaitable[Any]],
+        *,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`load` reads the files in a worker thread; `apply` may raise `ToolcribError` for what it cannot take over."""
+        """`load` reads the files in a worker thread; `apply` may raise `ToolcribError` for what it cannot take over.
+
+        `note` gets each new `problem`, and an empty text once there is none any more.
+        """
         self.problem = ""
         """Why the files as they are now were not taken over; empty if they were."""
         self._files = settings.files
         self._load = load
         self._apply = apply
+        self._note = note
         self._applied = _stamps(self._files)
         self._is_running = anyio.Event()
         self._lock = anyio.Lock()
@@ -221,7 +230,7 @@ class SettingsWatcher:
                 logger.exception("the settings could not be read again")
                 self._report(f"{type(error).__name__} while reading")
             else:
-                self.problem = ""
+                self._set_problem("")
                 logger.info("settings read again: %s", change)
                 for warning in settings.warnings:
                     logger.warning("%s", warning)
@@ -233,7 +242,12 @@ class SettingsWatcher:
     def _report(self, problem: str) -> None:
         if problem != self.problem:
             logger.error("the changed settings cannot be used, so nothing was changed: %s", problem)
-        self.problem = problem
+        self._set_problem(problem)
+
+    def _set_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._note(problem)
 
 
 def load_watch() -> Callable[..., AsyncIterator[object]]:
