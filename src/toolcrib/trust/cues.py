@@ -122,7 +122,7 @@ CUES: Final[Sequence[Cue]] = (
         "hard",
         "treat,regard,interpret,consider,priority,without,must,always,should,never,execute,follow",
         (
-            r"\b(?:treat|treated|regard|interpret|consider)(?:ed)?\b.{0,40}\bas (?:\w+ )?(?:instructions?|"
+            r"\b(?:treat|treated|regard|interpret|consider)(?:ed)?\b.{0,40}(?<!not )\bas (?:\w+ )?(?:instructions?|"
             r"commands?|orders?|system messages?|trusted)\b"
         ),
         (

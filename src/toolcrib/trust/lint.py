@@ -25,24 +25,36 @@ _DISGUISED_WORDS: Final = 3
 _HUGE_ENUM: Final = 500
 _LONG_NAME: Final = 48
 _LEAST_ENTROPY: Final = 3.2
-_TAGS: Final = re.compile("[\U000e0000-\U000e007f]")
+_TAGS: Final = re.compile("[\U000e0000-\U000e007f]|[\U000e0100-\U000e01ef]{3}")
 _BIDI: Final = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _ESCAPE: Final = re.compile("\x1b|\x9b")
 _SECRET_NAME: Final = re.compile(
-    r"(?:^|_)(?:password|passwd|passphrase|secret|api_?key|access_?key|private_?key|auth_?token|access_?token|seed_?phrase|mnemonic|credentials?)(?:$|_)"
+    r"(?:^|_)(?:password|passwd|passphrase|secret|api_?key|access_?key|private_?key|auth_?token|access_?token|seed_?phrase|mnemonic|credentials?|session_?cookies?|(?:github|gitlab|openai|aws|slack|user)_(?:token|key))(?:$|_)"
 )
 _SECRET_VALUE: Final = re.compile(r"(?:sk|pk|ghp|gho|xox[bap]|akia|eyj)[-_]?[a-z0-9_-]{12,}", re.IGNORECASE)
 _NAME_ORDER: Final = re.compile(
     r"(?:contents?|output|result|value|dump|copy)_?(?:of|from|by)_?\w*(?:read|file|ssh|rsa|env|passw|key|secret|conversation|history|prompt|etc)"
     r"|(?:system_prompt|conversation_history|chat_history|chain_of_thought|all_messages)$"
+    r"|(?:all|previous|prior|entire|full|whole|complete)_(?:\w+_)?(?:messages|conversations?|chat|transcript|instructions)$"
 )
 _ASKS: Final = re.compile(
     r"\b(?:(?:whole|entire|full|complete|all)(?: of)?(?: the)? (?:conversation|chat|message|previous)\w*|system prompt|"
+    r"everything (?:that )?the user (?:has )?(?:said|t[o]ld|typed|asked|written)|"
     r"chain[- ]of[- ]thought|hidden instructions|previous (?:messages|tool results)|results of all tools)\b"
 )
-_KNOWS: Final = re.compile(r"\b(?:you know|user's|earlier messages|from the conversation|from the chat)\b")
+_KNOWS: Final = re.compile(
+    r"\b(?:you know|user's|earlier messages|from the conversation|from the chat|from the environment)\b"
+)
 _ORDER: Final = re.compile(
     r"\b(?:before|after|instead of|whenever|when|if|must|always|never|first|replace|override|redirect|intercept)\b"
+)
+_JOINT: Final = re.compile(r"[_\s-]+|(?<=[a-z])(?=[A-Z])")
+_JOINED_WORDS: Final = 4
+"""Words that are joined in one name or value, from which on they are read as a sentence."""
+_STEP: Final = re.compile(
+    r"\s*\W?(?:(?:first|second|third|fourth|last|next) (?:part|step|piece|half)|(?:step|part|piece) \d|\(?\d[.):/]"
+    r"|(?:and )?then\b|\u2026|\.\.\.)",
+    re.IGNORECASE,
 )
 _COMPOUND: Final = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)+|[a-z]+(?:[A-Z][a-z0-9]+)+")
 
@@ -107,6 +119,7 @@ RULES: Final[Mapping[str, LintRule]] = {
         "has characters that people cannot see; they were removed", "Ask its author what they are for."
     ),
     "disguised": LintRule("mixes letters that look alike", "Compare its spelling with what you expect."),
+    "hidden-markup": LintRule("has text that a browser would not show", "Read what is hidden."),
     "look-alike": LintRule("looks like the name of another server's tool", "Make sure which server you mean."),
     "other-server": LintRule("gives orders about another server's tool", "Remove one of the two servers."),
     "mentions-server": LintRule("names another server's tool", "See what it says about it."),
@@ -196,8 +209,18 @@ def _texts(tool: Tool, raw: Object | None) -> Iterator[tuple[str, str]]:
     if isinstance(title := tool.annotations.get("title"), str) and title != tool.title:
         yield "annotations.title", title
     yield from _schema_texts(given.get("inputSchema", tool.input_schema), "input_schema")
+    yield from _steps(given.get("inputSchema", tool.input_schema))
     if tool.output_schema is not None:
         yield from _schema_texts(given.get("outputSchema", tool.output_schema), "output_schema")
+
+
+def _steps(schema: JSON) -> Iterator[tuple[str, str]]:
+    """The descriptions of parameters as one text, if they continue one another."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    fields = properties.values() if isinstance(properties, Mapping) else ()
+    texts = [str(field.get("description") or "") for field in fields if isinstance(field, Mapping)]
+    if sum(bool(_STEP.match(text)) for text in texts) > 1:
+        yield "input_schema.properties", " ".join(texts)
 
 
 def _schema_texts(schema: JSON, where: str) -> Iterator[tuple[str, str]]:
@@ -210,6 +233,8 @@ def _schema_texts(schema: JSON, where: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, str):
             if " " in value or len(value) > _LONG_NAME:
                 yield path, value
+            if " " not in value and len(parts := _JOINT.split(value)) > _JOINED_WORDS:
+                yield path, " ".join(parts)
         elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
             todo.extend((f"{path}.{key}", item, depth + 1) for key, item in value.items())
         elif isinstance(value, list) and depth < _MAX_DEPTH:
@@ -259,7 +284,8 @@ def _in_field(name: str, field: Mapping[str, Any]) -> Iterator[tuple[str, Severi
     spoken = unified(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name))
     text = str(field.get("description") or "").lower()
     if _NAME_ORDER.search(spoken):
-        yield "parameter-order", "hard" if "read" in spoken or "content" in spoken else "soft", name
+        severe = re.search(r"read|content|previous|all_.*(?:messages|conversation)|entire|whole", spoken)
+        yield "parameter-order", "hard" if severe else "soft", name
     if _ASKS.search(text) and "summary" not in text:
         yield "private-parameter", "hard" if re.search(r"system prompt|chain[- ]of|hidden inst", text) else "soft", text
     if _SECRET_NAME.search(spoken):

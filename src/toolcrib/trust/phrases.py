@@ -5,28 +5,23 @@ addresses the model, and rarely where it describes a tool. Plain functions on te
 """
 # ruff: noqa: E501 - a pattern is easier to read on one line
 
-import base64
-import binascii
-import codecs
-import html
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, islice
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
 from toolcrib.schema.invisible import visible
+from toolcrib.trust.concepts import find_concepts, is_order
 from toolcrib.trust.confusables import plain_letters
 from toolcrib.trust.cues import CUES, Severity
+from toolcrib.trust.encodings import ENGLISH, decoded_parts
 
 _MAX_CHARS: Final = 50_000
 """Characters of a text that are looked at."""
 _EXCERPT_CHARS: Final = 100
-_LEAST_DECODED: Final = 12
-_TAG_BASE: Final = 0xE0000
-"""Tag characters are this much above the characters of ASCII that they mean."""
-_TAG: Final = re.compile("[\U000e0020-\U000e007e]")
 _SEVERAL: Final = 2
 """Signs that together make a hard finding."""
 _MAX_DECODED: Final = 20
@@ -195,7 +190,7 @@ _ALSO_DO: Final = _any(
     r"\b(?:must|should|always|need(?:s)? to|has to|have to|automatically|required to)\b(?: \w+){0,3} (?:first|also|additionally|instead|change|modify|replace|set|call|execute|read|write|append|delete|create|invoke|run|include|send|copy|verify|add|open|access|double|pass|provide)\b",
 )
 _DEFENSIVE: Final = _any(
-    r"\b(?:detects|classif(?:y|ies)|scans|scanner|blocks|prevents|protects|guards? against|are removed|refused|such as attempts|typical (?:texts|attacks)|examples? of (?:attacks|injection)|leaked)\b"
+    r"\b(?:benchmark|detects|classif(?:y|ies)|scans|scanner|blocks|prevents|protects|guards? against|are removed|refused|such as attempts|prompts include|typical (?:texts|attacks)|examples? of (?:attacks|injection)|leaked)\b"
 )
 
 # -- whole mechanisms --------------------------------------------------------------------------------------------------
@@ -255,8 +250,11 @@ _PATH: Final = re.compile(
 _HOME: Final = re.compile(r"(?:~|/(?:home|root|users))/[\w.]")
 _REFUSED_COMMAND: Final = _any(r"\b(?:refused?|blocked|rejected|denied|not allowed|forbidden|prevented|dangerous)\b")
 _IMAGE_LEAK: Final = re.compile(
-    r"!\[[^\]]*\]\(\s*https?://[^)\s]*[?&/][^)\s]*(?:\{|\$|<|%7b)|<img[^>]+src=[\"']?https?://[^>]*[{$]", re.IGNORECASE
+    r"(?:!\[[^\]]*\]\(\s*|<img[^>]+src=[\"']?)https?://[^)>\s]*[?&/=][^)>\s]*(?:\{|\$|<|%7b)[^)>]{0,40}?"
+    r"(?:data|user|convers|message|chat|secret|key|token|password|summar|history|content|prompt|context|answer)",
+    re.IGNORECASE,
 )
+_IMAGE_VALUE: Final = re.compile(r"!\[[^\]]*\]\(\s*https?://[^)\s]*[?&/=][^)\s]*(?:\{|\$|<|%7b)", re.IGNORECASE)
 _PREFER: Final = _any(
     r"\b(?:always|must|only) (?:use|prefer|choose|select|call|pick) this (?:tool|function|server)\b.{0,60}\b(?:instead|over|rather|other|any|all|every|alternatives?)\b",
     r"\b(?:best|most (?:reliable|trusted|accurate)|superior|number one|only (?:official|safe|trusted)) (?:\w+ )?(?:tool|choice|option|server)\b",
@@ -264,17 +262,6 @@ _PREFER: Final = _any(
 _GAP: Final = re.compile(r"(?:\n[ \t]*){25,}\S|[ \t\u00a0]{80,}\S")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _SPACED: Final = re.compile(r"(?:\b\w[ .\-_]{1,2}){7,}\w\b")
-_BASE64: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/_-]{24,}={0,2}(?![A-Za-z0-9+/=_-])")
-_HEX: Final = re.compile(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}[ :]?){16,}(?![0-9A-Fa-f])")
-_PERCENT: Final = re.compile(r"(?:[^\s%]{0,3}%[0-9A-Fa-f]{2}){8,}\S*")
-_ESCAPED: Final = re.compile(r"(?:\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}){8,}")
-_ENTITIES: Final = re.compile(r"(?:&#x?[0-9A-Fa-f]{2,6};){8,}")
-_ENGLISH: Final = re.compile(
-    r"\b(?:the|and|to|of|all|this|that|with|you|your|for|from|user|file|instructions?|read|send|ignore|not)\b"
-)
-_ROT13: Final = re.compile(
-    r"\b(?:vafgehpgvba\w*|vtaber|cerivbhf|pbagragf?|cnffjbeq\w*|uggcf?|pbairefngvba|frperg\w*)\b"
-)
 
 
 def find_phrases(text: str, *, encoded: bool = True) -> Iterator[Phrase]:
@@ -290,11 +277,20 @@ def find_phrases(text: str, *, encoded: bool = True) -> Iterator[Phrase]:
 def _phrases(text: str, encoded: bool) -> tuple[Phrase, ...]:  # noqa: FBT001 - a key of the cache
     shown = plain_letters(visible(text)).replace("\u2019", "'")
     found: dict[str, Phrase] = {}
-    for phrase in (*_in_passages(shown), *_in_whole(shown), *(_in_encoded(text) if encoded else ())):
+    found_in = (_in_passages(shown), _in_concepts(text, shown), _in_whole(shown), _in_encoded(text) if encoded else ())
+    for phrase in chain(*found_in):
         known = found.get(phrase.rule)
         if known is None or (known.severity == "soft" and phrase.severity == "hard"):
             found[phrase.rule] = phrase
     return tuple(found.values())
+
+
+def _in_concepts(text: str, shown: str) -> Iterator[Phrase]:
+    """What is found by what a passage is about; other alphabets are read as they are, and as what they look like."""
+    written = unicodedata.normalize("NFKC", visible(text)).lower().replace("\u2019", "'")
+    for version in dict.fromkeys((written, shown)):
+        for rule, severity, passage in find_concepts(version):
+            yield Phrase(rule, severity, _excerpt(passage))
 
 
 def _in_passages(text: str) -> Iterator[Phrase]:
@@ -479,6 +475,7 @@ def _in_whole(text: str) -> Iterator[Phrase]:
         ("role-marker", "hard", _ROLE),
         ("emphasis-tag", "soft", _EMPHASIS_TAG),
         ("image-leak", "hard", _IMAGE_LEAK),
+        ("image-leak", "soft", _IMAGE_VALUE),
         ("padding", "soft", _GAP),
     )
     for rule, severity, pattern in by_form:
@@ -486,7 +483,8 @@ def _in_whole(text: str) -> Iterator[Phrase]:
             yield Phrase(rule, severity, _excerpt(text[found.start() : found.start() + _EXCERPT_CHARS]))
     for spaced in _SPACED.finditer(text):
         rest = text[spaced.start() : spaced.start() + 400]
-        joined = " ".join(re.sub(r"[ .\-_]", "", word) for word in re.split(r"\s{2,}", rest))
+        gap = r"\s{2,}" if spaced[0][1] == " " else r"\s+"
+        joined = " ".join(re.sub(r"[ .\-_]", "", word) for word in re.split(gap, rest))
         if any(_overrides(part) or _conceals(part) for part in (joined, re.sub(r"(?<=\b\w) (?=\w\b)", "", rest))):
             yield Phrase("encoded-instruction", "hard", _excerpt(rest))
 
@@ -496,51 +494,12 @@ def _in_whole(text: str) -> Iterator[Phrase]:
 
 def _in_encoded(text: str) -> Iterator[Phrase]:
     """Parts of a text that decode to instructions, or at least to sentences."""
-    hidden = "".join(chr(ord(char) - _TAG_BASE) for char in _TAG.findall(text))
-    decoded = [(part, plain) for part, plain in _decoded(text)]
-    if len(hidden) >= _LEAST_DECODED:
-        decoded.append(("tag characters", hidden))
-    for part, plain in decoded[:_MAX_DECODED]:
+    for part, plain in islice(decoded_parts(text), _MAX_DECODED):
         found = [phrase for phrase in find_phrases(plain, encoded=False) if phrase.severity == "hard"]
-        if found:
+        if found or is_order(plain.lower()):
             yield Phrase("encoded-instruction", "hard", _excerpt(f"{part[:30]}… is: {plain}"))
-        elif len(_ENGLISH.findall(plain.lower())) > 2:  # noqa: PLR2004 - a sentence has more of these words
+        elif len(ENGLISH.findall(plain.lower())) > 2:  # noqa: PLR2004 - a sentence has more of these words
             yield Phrase("encoded-text", "soft", _excerpt(f"{part[:30]}… is: {plain}"))
-
-
-def _decoded(text: str) -> Iterator[tuple[str, str]]:
-    for pattern, decode in (
-        (_BASE64, _from_base64),
-        (_HEX, _from_hex),
-        (_PERCENT, unquote),
-        (_ESCAPED, _from_escapes),
-        (_ENTITIES, html.unescape),
-    ):
-        for found in pattern.finditer(text):
-            plain = decode(found[0])
-            if len(plain) >= _LEAST_DECODED and plain != found[0] and plain.isprintable():
-                yield found[0], plain
-    if _ROT13.search(text.lower()):
-        yield "ROT13", codecs.decode(text, "rot13")
-
-
-def _from_base64(part: str) -> str:
-    try:
-        raw = base64.b64decode(part.rstrip("=").translate({45: 43, 95: 47}) + "=" * (-len(part.rstrip("=")) % 4))
-        return raw.decode()
-    except (ValueError, binascii.Error):
-        return ""
-
-
-def _from_hex(part: str) -> str:
-    try:
-        return bytes.fromhex(re.sub(r"[ :]", "", part)).decode()
-    except ValueError:
-        return ""
-
-
-def _from_escapes(part: str) -> str:
-    return re.sub(r"\\[ux]([0-9A-Fa-f]{2,4})", lambda found: chr(int(found[1], 16)), part)
 
 
 def _excerpt(text: str) -> str:
