@@ -492,6 +492,11 @@ class SessionClient(Client):
         return self.is_modern
 
     @property
+    def wants_progress(self) -> bool:
+        """Whether `progress` may reach it; false if its request did not ask for progress."""
+        return True
+
+    @property
     @abstractmethod
     def declared(self) -> Object:
         """The capabilities that it declared, as wire JSON, whether or not it can be reached now."""

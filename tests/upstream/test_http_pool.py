@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolcrib.upstream.channel import AutoResetEvent, CloseEvent, FailureKind, embedded_failure
 from toolcrib.upstream.http import DirectCaller
-from toolcrib.upstream.http_pool import AiohttpTransport, PooledResponse, _Connection
+from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport, PooledResponse, _Connection
 from toolcrib.upstream.http_transport import AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -297,13 +297,31 @@ async def test_a_host_that_cannot_be_reached_is_an_error_of_the_connection() -> 
             await peer.transport.exchange(gone, REQUEST, connect_s=5)
 
 
-async def test_after_a_cookie_every_request_goes_through_the_client_that_sends_it() -> None:
+async def test_after_a_cookie_of_the_connection_every_request_goes_through_the_client_that_sends_it() -> None:
     async with scripted(short(b"{}", b"Set-Cookie: route=a; Path=/\r\n"), short(b"[]")) as peer:
-        assert (await peer.ask()).body == b"{}"
+        await request(peer)
         assert await peer.transport.exchange(peer.url, REQUEST, connect_s=5) is None
-        with anyio.fail_after(5):
-            await (await peer.transport.handle_async_request(httpx2.Request("POST", peer.url))).aread()
+        await request(peer, for_caller=True)
         assert b"route=a" in peer.requests[-1]
+
+
+async def test_a_cookie_in_the_response_to_a_caller_is_not_sent_with_later_requests() -> None:
+    answers = [short(b"{}", b"Set-Cookie: %b=secret; Path=/\r\n" % name) for name in (b"a", b"b", b"c", b"d")]
+    async with scripted(*answers) as peer:
+        assert (await peer.ask()).body == b"{}"
+        await request(peer, for_caller=True)
+        await request(peer)
+        await request(peer)
+        assert b"a=secret" not in b"".join(peer.requests)
+        assert b"b=secret" not in b"".join(peer.requests)
+        assert b"c=secret" in peer.requests[-1]
+
+
+async def request(peer: Scripted, *, for_caller: bool = False) -> None:
+    extensions = {FOR_CALLER_KEY: True} if for_caller else {}
+    with anyio.fail_after(5):
+        asked = httpx2.Request("POST", peer.url, extensions=extensions)
+        await (await peer.transport.handle_async_request(asked)).aread()
 
 
 async def test_requests_through_a_proxy_are_left_to_the_general_client() -> None:

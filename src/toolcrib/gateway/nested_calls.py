@@ -46,6 +46,11 @@ class NestedCallClient(SessionClient):
         return not isinstance(self._client, SessionClient) or self._client.is_modern
 
     @property
+    def wants_progress(self) -> bool:
+        """False, since `progress` drops it."""
+        return False
+
+    @property
     def declared(self) -> Object:
         """What the client itself declared."""
         return self._client.declared if isinstance(self._client, SessionClient) else self._client.capabilities

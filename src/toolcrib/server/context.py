@@ -213,6 +213,12 @@ class RequestClient(SessionClient):
         """Whether the client answers questions by repeating its call, as of version 2026-07-28."""
         return is_modern(self._request.protocol_version)
 
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the request carries a progress token."""
+        meta = self._request.meta
+        return meta is not None and ("progress_token" in meta or "progressToken" in meta)
+
     def _supports(self, capability: str) -> bool:
         if capability == "elicitation":
             return self.can_elicit

@@ -3,6 +3,7 @@
 Knows nothing of protocol versions, tools or callers; `connection` builds on it.
 """
 
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ import anyio
 from mcp.client import Transport
 from mcp.client._transport import TransportStreams
 from mcp.shared.exceptions import MCPError
+from pydantic_core import to_json
+
+from toolcrib.errors import InvalidArguments
 
 Streams: TypeAlias = TransportStreams
 """Messages in, messages out."""
@@ -118,6 +122,21 @@ class FastPathUnavailable(Exception):
     """The server needs the SDK session for this call. The call did not run."""
 
 
+ReadRest = Callable[["Exchange | None"], Awaitable[dict[str, Any]]]
+"""Reads a response that has begun, with what the server sends before the result, and returns the result."""
+
+
+class CallProtocol(Protocol):
+    """What a fast path has to know of the negotiated version."""
+
+    @property
+    def modern(self) -> bool:
+        """Whether it has no sessions, as of 2026-07-28."""
+
+    def headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
+        """Return the headers of a request."""
+
+
 class FastPath(Protocol):
     """A way to send callers' requests without the SDK session."""
 
@@ -135,6 +154,32 @@ class FastPath(Protocol):
         exchange: Exchange | None,
     ) -> dict[str, Any]:
         """Return the result of one request. Raises `MCPError`, `ExchangeError` or `FastPathUnavailable`."""
+
+    async def call_plain(
+        self, params: dict[str, Any], protocol: CallProtocol, timeout_s: float
+    ) -> dict[str, Any] | ReadRest | None:
+        """Return the result of a `tools/call` whose client gets nothing else, if it comes as one short JSON message.
+
+        Of any other response, return what reads the rest; None if the call has to be sent another way. Raises
+        `MCPError`, `ExchangeError`, `InvalidArguments`, and `TimeoutError` if nothing has come within `timeout_s`.
+        """
+
+
+def encode_message(message: Mapping[str, Any]) -> bytes:
+    """Encode a message with a caller's arguments. Raises `InvalidArguments` for what is not JSON.
+
+    Further down, it would break the whole connection.
+    """
+    try:
+        data = to_json(message)
+        if b"NaN" in data or b"Infinity" in data:
+            json.dumps(message, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise InvalidArguments(
+            "The arguments cannot be encoded as JSON.",
+            hint="Use only strings of valid Unicode, finite numbers, true, false, null, lists and objects.",
+        ) from error
+    return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

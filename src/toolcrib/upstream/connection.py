@@ -4,7 +4,6 @@ The SDK's own client session parses whole replies, and so loses a whole reply ov
 the handshake, for answering the server's own requests, and for subscriptions.
 """
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
@@ -27,12 +26,10 @@ from mcp_types import (
     ServerCapabilities,
     ToolsCapability,
 )
-from pydantic_core import to_json
 
-from toolcrib.errors import InvalidArguments
 from toolcrib.schema.invisible import visible
 from toolcrib.tracing import TRACING
-from toolcrib.types import Context, Object, ServerInfo
+from toolcrib.types import Context, Object, ServerInfo, SessionClient
 from toolcrib.upstream.channel import (
     NO_MESSAGE,
     AutoResetEvent,
@@ -41,8 +38,10 @@ from toolcrib.upstream.channel import (
     ExchangeError,
     FailureKind,
     FastPathUnavailable,
+    ReadRest,
     Streams,
     embedded_failure,
+    encode_message,
 )
 from toolcrib.upstream.forwarding import RunningRequest, ServerMessages
 from toolcrib.upstream.negotiation import (
@@ -254,7 +253,7 @@ class Connection:
         """
         ctx, method, params, header_map, limit, open_call = request
         whole = self.protocol.params(ctx, params)
-        _check_sendable(whole)
+        encode_message(whole)
         headers = self.protocol.headers(method, params, header_map)
         if ctx.client is None:
             raw = await self._send_direct(method, whole, headers)
@@ -273,6 +272,58 @@ class Connection:
             try:
                 raw = await self._send_direct(method, whole, headers, running)
                 return await self._task_result(request, raw, headers, running) if "task" in params else raw
+            finally:
+                await running.close()
+
+    def takes_plain_calls(self, ctx: Context) -> bool:
+        """Whether nothing but the result of a call concerns the client, so that `call_plain` can be tried.
+
+        What the server sends outside of the response is then for no client in particular.
+        """
+        fast_path, client, messages = self.channel.fast_path, ctx.client, self.messages
+        return (
+            fast_path is not None
+            and fast_path.is_usable
+            and messages.users == "all"
+            and not messages.may_ask
+            and not (self.protocol.modern and LOG_LEVEL_META_KEY in ctx.meta)
+            and (client is None or (isinstance(client, SessionClient) and not client.wants_progress))
+            and not TRACING.is_on
+        )
+
+    async def call_plain(self, ctx: Context, params: Object, timeout_s: float) -> dict[str, Any] | None:
+        """Send such a call, and return its raw result; None if it has to be sent by `request`.
+
+        Raises as `request` does, and `TimeoutError`.
+        """
+        fast_path = self.channel.fast_path
+        if fast_path is None:
+            return None
+        begun_at = anyio.current_time()
+        self._pending += 1
+        try:
+            found = await fast_path.call_plain(self.protocol.params(ctx, params), self.protocol, timeout_s)
+            if found is None or isinstance(found, dict):
+                return found
+            with anyio.move_on_at(begun_at + timeout_s) as limit:
+                return await self._read_rest(ctx, found, limit)
+            raise TimeoutError
+        except FastPathUnavailable:
+            return None
+        except (MCPError, ExchangeError) as error:
+            raise self._failure(error) from error
+        finally:
+            self._pending -= 1
+            self._finished.set()
+
+    async def _read_rest(self, ctx: Context, read: ReadRest, limit: anyio.CancelScope) -> dict[str, Any]:
+        """Read a response that is a stream, or a long one: the client may be asked something before its end."""
+        if ctx.client is None:
+            return await read(None)
+        running = RunningRequest(ctx.client, self.messages.logs, may_ask=self.messages.may_ask, limit=limit)
+        with self.messages.track(running):
+            try:
+                return await read(running)
             finally:
                 await running.close()
 
@@ -386,15 +437,18 @@ class Connection:
         try:
             return await exchange
         except (MCPError, ExchangeError) as error:
-            failure = _exchange_error(error, self._redact) if isinstance(error, MCPError) else error
-            if failure.kind is FailureKind.LOST:
-                self.channel.refresh_needed.set()
-            if failure.kind is FailureKind.CLOSED and self.channel.closed.is_set:
-                failure = ExchangeError(FailureKind.CLOSED, self.channel.closed.reason)
-            raise failure from error
+            raise self._failure(error) from error
         finally:
             self._pending -= 1
             self._finished.set()
+
+    def _failure(self, error: MCPError | ExchangeError) -> ExchangeError:
+        failure = _exchange_error(error, self._redact) if isinstance(error, MCPError) else error
+        if failure.kind is FailureKind.LOST:
+            self.channel.refresh_needed.set()
+        if failure.kind is FailureKind.CLOSED and self.channel.closed.is_set:
+            failure = ExchangeError(FailureKind.CLOSED, self.channel.closed.reason)
+        return failure
 
 
 def _list_changes(part: ToolsCapability | PromptsCapability | ResourcesCapability | None) -> bool:
@@ -416,16 +470,3 @@ def _exchange_error(error: MCPError, redact: Redactor) -> ExchangeError:
     return ExchangeError(
         FailureKind.ANSWER, replace_surrogates(message), code=error.code, data=replace_surrogates(error.data)
     )
-
-
-def _check_sendable(params: dict[str, Any]) -> None:
-    """Reject a request that cannot be encoded here: further down it would break the whole connection."""
-    try:
-        data = to_json(params, inf_nan_mode="constants")
-        if b"NaN" in data or b"Infinity" in data:
-            json.dumps(params, allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise InvalidArguments(
-            "The arguments cannot be encoded as JSON.",
-            hint="Use only strings of valid Unicode, finite numbers, true, false, null, lists and objects.",
-        ) from error

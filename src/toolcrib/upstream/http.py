@@ -28,22 +28,26 @@ from toolcrib.upstream.channel import (
     CLIENT_NOTIFICATIONS,
     NO_MESSAGE,
     AutoResetEvent,
+    CallProtocol,
     Channel,
     CloseEvent,
     Exchange,
     ExchangeError,
     FailureKind,
     FastPathUnavailable,
+    ReadRest,
     ServerNotifications,
     Streams,
+    encode_message,
 )
-from toolcrib.upstream.framing import EventParser, parse_in_steps
+from toolcrib.upstream.framing import EventParser, parse_in_steps, parse_json
 from toolcrib.upstream.http_pool import AiohttpTransport
 from toolcrib.upstream.http_transport import AuthTransport, byte_chunks
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.wire import CLIENT_CAPABILITIES
 
+_MAX_CALL_HEADERS: Final = 256
 _IO_TIMEOUT_S: Final = 30.0
 """To write a request, or to wait for a free connection."""
 _DELETE_TIMEOUT_S: Final = 1.0
@@ -163,9 +167,12 @@ class DirectCaller:
         self._transport: AuthTransport | None = None
         self._ids = itertools.count(1)
         self._redirected = False
+        self._call_headers: dict[str, dict[str, str]] = {}
+        """The headers of recent calls, by the name of the tool."""
 
     def open(self, transport: AuthTransport, url: str) -> None:
         self._transport, self._url = transport, httpx2.URL(url)
+        self._call_headers.clear()
 
     def close(self) -> None:
         self._transport = None
@@ -197,21 +204,77 @@ class DirectCaller:
         bounds = self._list_bounds if method in LIST_METHODS else self._result_bounds
         try:
             response = await self._open_transport().post(self._url, {**_HEADERS, **headers}, to_json(message), bounds)
-            if isinstance(response, bytes):
-                return await _read_message(response, httpx2.codes.OK, bounds)
-            if response.has_redirect_location:
-                self._redirected = True
-                await response.aclose()
-                raise FastPathUnavailable
-            kind = response.headers.get("content-type", "").lower()
-            if kind.startswith(_EVENT_STREAM):
-                stream = _ResponseStream(self, request_id, headers, exchange, bounds, resumable=not modern)
-                return await stream.read(response)
-            return await _read_json(response, kind, bounds)
+            return await self._read(response, request_id, headers, bounds, modern=modern, exchange=exchange)
         except anyio.get_cancelled_exc_class():
             if not modern:  # in modern versions, closing the request cancels it
                 await self._cancel(request_id, headers)
             raise
+
+    async def call_plain(
+        self, params: dict[str, Any], protocol: CallProtocol, timeout_s: float
+    ) -> dict[str, Any] | ReadRest | None:
+        """Return the result of a `tools/call` whose client gets nothing else, if it comes as one short JSON message.
+
+        Of any other response, return what reads the rest; None if the call has to be sent another way. Raises
+        `MCPError`, `ExchangeError`, `InvalidArguments`, and `TimeoutError` if nothing has come within `timeout_s`.
+        """
+        request_id = f"call-{next(self._ids)}"
+        content = encode_message({"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params})
+        headers = self._call_headers.get(params["name"])
+        if headers is None:
+            if len(self._call_headers) >= _MAX_CALL_HEADERS:
+                self._call_headers.clear()
+            headers = {**_HEADERS, **protocol.headers("tools/call", params)}
+            self._call_headers[params["name"]] = headers
+        transport, bounds = self._open_transport(), self._result_bounds
+        try:
+            response = await transport.post_idle(self._url, headers, content, bounds, timeout_s)
+        except (TimeoutError, anyio.get_cancelled_exc_class()):
+            if not protocol.modern:
+                await self._cancel(request_id, headers)
+            raise
+        if response is None:
+            return None
+        if isinstance(response, bytes):
+            try:
+                return _result_of(parse_json(response), httpx2.codes.OK)
+            except ValueError as error:
+                raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
+
+        async def read_rest(exchange: Exchange | None) -> dict[str, Any]:
+            try:
+                return await self._read(
+                    response, request_id, headers, bounds, modern=protocol.modern, exchange=exchange
+                )
+            except anyio.get_cancelled_exc_class():
+                if not protocol.modern:
+                    await self._cancel(request_id, headers)
+                raise
+
+        return read_rest
+
+    async def _read(
+        self,
+        response: bytes | httpx2.Response,
+        request_id: str,
+        headers: Mapping[str, str],
+        bounds: Bounds,
+        *,
+        modern: bool,
+        exchange: Exchange | None,
+    ) -> dict[str, Any]:
+        """Return the result in a response, of which the transport has read the beginning or all."""
+        if isinstance(response, bytes):
+            return await _read_message(response, httpx2.codes.OK, bounds)
+        if response.has_redirect_location:
+            self._redirected = True
+            await response.aclose()
+            raise FastPathUnavailable
+        kind = response.headers.get("content-type", "").lower()
+        if kind.startswith(_EVENT_STREAM):
+            stream = _ResponseStream(self, request_id, headers, exchange, bounds, resumable=not modern)
+            return await stream.read(response)
+        return await _read_json(response, kind, bounds)
 
     async def _post(
         self, message: Mapping[str, Any], headers: Mapping[str, str], bounds: Bounds | None = None

@@ -1,7 +1,7 @@
 """Pooled connections to upstream servers: plain HTTP/1.1 exchanges for calls, and `aiohttp` for everything else.
 
 A general HTTP client takes several times as long for a small exchange as the rest of a call. Where `httptools` is
-installed, calls therefore bypass it, except through a proxy, and where the server has set cookies.
+installed, calls therefore bypass it, except through a proxy, and where the server has set cookies for the connection.
 """
 
 import asyncio
@@ -9,10 +9,9 @@ import importlib.util
 import select
 import socket
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import lru_cache
-from http.cookies import CookieError, SimpleCookie
+from http.cookies import SimpleCookie
 from ssl import SSLContext
 from typing import Any, Final, cast
 
@@ -39,6 +38,8 @@ _CONNECTION_HEADERS: Final = frozenset({b"connection", b"content-length", b"tran
 _SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add although httpx2 left them out on purpose."""
 _FIRST_FINAL_STATUS: Final = 200
+FOR_CALLER_KEY: Final = "toolcrib.for_caller"
+"""Extension of a request that is sent for a caller."""
 _POLL: Final = getattr(select, "poll", None)
 """None on Windows, where `select` has no limit that matters."""
 
@@ -90,6 +91,14 @@ class ConnectionPool:
         """
         connection = self._take_idle() or await self._connect(connect_s)
         return await connection.send(request)
+
+    def exchange_idle(self, request: bytes, *, timeout_s: float) -> "Awaitable[PooledResponse] | None":
+        """The same over a connection that is open already, within a time limit; None if there is none.
+
+        Raises `TimeoutError` as well, unless the response is passed on as a stream before that.
+        """
+        connection = self._take_idle()
+        return None if connection is None else connection.send(request, timeout_s)
 
     def close(self) -> None:
         """Close every connection."""
@@ -182,6 +191,8 @@ class _Connection(asyncio.Protocol):
         """Of the next part of a streamed body."""
         self._is_complete = True
         self._error: httpx2.TransportError | None = None
+        self._poll: Callable[[int], Sequence[Any]] | None = None
+        """Whether there is something to read, given how long to wait for it; None where `select` has to say so."""
         self.idle_since = 0.0
         self._reset()
 
@@ -204,34 +215,43 @@ class _Connection(asyncio.Protocol):
         """
         if self._transport is None:
             return True
-        number: int = self._transport.get_extra_info("socket").fileno()
-        if _POLL is None:
-            return bool(select.select([number], (), (), 0)[0])
-        poll = _POLL()
-        poll.register(number, select.POLLIN)
-        return bool(poll.poll(0))
+        if self._poll is not None:
+            return bool(self._poll(0))
+        return bool(select.select([self._transport.get_extra_info("socket").fileno()], (), (), 0)[0])
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has another base class
+        if _POLL is not None:
+            poll = _POLL()
+            poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = poll.poll
         self._pool.added(self)
 
-    async def send(self, request: bytes) -> PooledResponse:
-        """Send a request. Raises `httpx2.TransportError`. Closes the connection if it is cancelled."""
+    async def send(self, request: bytes, timeout_s: float | None = None) -> PooledResponse:
+        """Send a request. Raises `httpx2.TransportError`, and `TimeoutError` where there is a limit.
+
+        Closes the connection if it is cancelled, and at the limit.
+        """
         if self._transport is None or self._error is not None:
             self.close()
             raise self._error or httpx2.RemoteProtocolError("the connection was closed")
         self._reset()
         self._parser = self._new_parser(self)
         self._is_complete = False
-        waiter: asyncio.Future[PooledResponse] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[PooledResponse] = loop.create_future()
         self._waiter = waiter
         self._transport.write(request)
+        limit = None if timeout_s is None else loop.call_later(timeout_s, _expire, waiter)
         try:
             return await waiter
         except BaseException:
             if not _is_whole(waiter):  # after a whole response, another exchange may have the connection
                 self.close()
             raise
+        finally:
+            if limit is not None:
+                limit.cancel()
 
     async def read(self) -> bytes | None:
         """Return the next part of a body; None at its end. Raises `httpx2.TransportError`."""
@@ -380,6 +400,11 @@ class _Connection(asyncio.Protocol):
             self.close()
 
 
+def _expire(waiter: "asyncio.Future[PooledResponse]") -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
+
+
 def _is_whole(waiter: "asyncio.Future[PooledResponse]") -> bool:
     """Whether a response has come whole, so that its connection was given back."""
     is_there = waiter.done() and not waiter.cancelled() and waiter.exception() is None
@@ -393,7 +418,8 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     """An httpx2 transport over aiohttp, with as many pooled connections as there are concurrent requests.
 
     httpx2's own transport takes about twice the CPU time per request. Redirects and encodings are left to the client.
-    Cookies are kept here, so that all requests send the same ones: load balancers may route by them.
+    Cookies that answer our own requests, such as the first one, are sent with all later ones: load balancers may route
+    by them. Those in the response to a caller's request are dropped, because the requests of other callers follow.
     """
 
     def __init__(
@@ -407,10 +433,13 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         self._ssl = ssl_context
         self._proxy = proxy
         self._resolver = resolver
-        self._cookies_kept = keep_cookies
+        self._keeps_cookies = keep_cookies
+        self._cookies: _OwnCookies | None = None
         self._session: aiohttp.ClientSession | None = None
         self._pools: dict[tuple[str, str, int], ConnectionPool] = {}
         """By scheme, host and port."""
+        self._last: tuple[httpx2.URL, ConnectionPool] | None = None
+        """The last URL, and its pool."""
         self._needs_session = proxy is not None or importlib.util.find_spec("httptools") is None
         """Whether every request goes through aiohttp."""
 
@@ -423,9 +452,10 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 socket_factory=keepalive_socket,
                 resolver=self._resolver,
             )
+            self._cookies = _OwnCookies() if self._keeps_cookies else None
             self._session = aiohttp.ClientSession(
                 connector=connector,
-                cookie_jar=aiohttp.CookieJar(unsafe=True) if self._cookies_kept else aiohttp.DummyCookieJar(),
+                cookie_jar=aiohttp.DummyCookieJar() if self._cookies is None else self._cookies,
                 auto_decompress=False,
                 skip_auto_headers=_SKIPPED_HEADERS,
                 timeout=aiohttp.ClientTimeout(total=None),
@@ -438,6 +468,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
+        self._last = None
         if session is not None:
             await session.close()
 
@@ -448,22 +479,26 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         """
         if self._needs_session:
             return None
+        return await self._pool(url).exchange(request, connect_s=connect_s)
+
+    def exchange_idle(self, url: httpx2.URL, request: bytes, *, timeout_s: float) -> Awaitable[PooledResponse] | None:
+        """The same over a connection that is open already, within a time limit; None if there is none.
+
+        Raises `TimeoutError` as well.
+        """
+        return None if self._needs_session else self._pool(url).exchange_idle(request, timeout_s=timeout_s)
+
+    def _pool(self, url: httpx2.URL) -> ConnectionPool:
+        if self._last is not None and self._last[0] is url:
+            return self._last[1]
         port = url.port or (443 if url.scheme == "https" else 80)
         origin = (url.scheme, url.host, port)
         pool = self._pools.get(origin)
         if pool is None:
             host = url.raw_host.decode("ascii")
             pool = self._pools[origin] = ConnectionPool(host, port, self._ssl if url.scheme == "https" else None)
-        response = await pool.exchange(request, connect_s=connect_s)
-        self._keep_cookies(url, response.headers)
-        return response
-
-    def _keep_cookies(self, url: httpx2.URL, headers: Headers) -> None:
-        for name, value in headers:
-            if name == b"set-cookie":
-                self._needs_session = True
-                with suppress(CookieError):
-                    self._opened().cookie_jar.update_cookies(SimpleCookie(value.decode("latin-1")), URL(str(url)))
+        self._last = url, pool
+        return pool
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; the response's body is streamed. Raises `httpx2.TransportError`."""
@@ -485,8 +520,24 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _as_httpx_error(error) from error
-        self._needs_session = self._needs_session or bool(response.cookies)
+        if response.cookies and self._cookies is not None and not request.extensions.get(FOR_CALLER_KEY):
+            self._needs_session = True
+            self._cookies.keep(response.cookies, response.url)
         return httpx2.Response(response.status, headers=list(response.raw_headers), stream=_ResponseBody(response))
+
+
+class _OwnCookies(aiohttp.CookieJar):
+    """The cookies of a connection. What a response to a caller sets is not among them: others would send it too."""
+
+    def __init__(self) -> None:
+        super().__init__(unsafe=True)
+
+    def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
+        """Do nothing, as the session does not know whose response it is."""
+
+    def keep(self, cookies: SimpleCookie, url: URL) -> None:
+        """Send these cookies from now on."""
+        self.update_cookies(cookies, url)
 
 
 class _ResponseBody(httpx2.AsyncByteStream):

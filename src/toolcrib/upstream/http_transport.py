@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from toolcrib.upstream.bounds import Bounds, Meter, result_bounds
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
 from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeats
-from toolcrib.upstream.http_pool import AiohttpTransport, PooledResponse
+from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport, PooledResponse
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
@@ -43,6 +43,7 @@ _ERROR_BOUNDS: Final = Bounds(65536, 65536)
 """Of the body of an error."""
 _UNUSUAL: Final = re.compile(rb"[^\x20-\x7e]")
 """What a header must not hold to be written as it is."""
+_MAX_HEADS: Final = 256
 _NOTED_HEADERS: Final = frozenset({SESSION_HEADER.encode(), b"content-encoding"})
 _ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _ACCEPTED_ENCODINGS: Final = "gzip, deflate"
@@ -131,6 +132,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         self._timeout = {"connect": fleet.http_connect_timeout_s, "read": None, "write": None, "pool": None}
         self._head: bytes | None = None
         """The beginning of each POST to the endpoint; empty if it needs a general client."""
+        self._heads: dict[tuple[str | None, ...], bytes] = {}
+        """The heads of recent calls but for their lengths, by session and the values of the headers."""
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -170,7 +173,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
     def _request(
         self, method: str, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds
     ) -> httpx2.Request:
-        extensions = {"timeout": self._timeout, BOUNDS_KEY: bounds}
+        extensions = {"timeout": self._timeout, BOUNDS_KEY: bounds, FOR_CALLER_KEY: True}
         # A request with content computes headers that the connection writes in any case.
         return httpx2.Request(method, url, headers=headers, stream=httpx2.ByteStream(content), extensions=extensions)
 
@@ -179,26 +182,61 @@ class AuthTransport(httpx2.AsyncBaseTransport):
     ) -> bytes | httpx2.Response:
         """The same for a POST to the endpoint; of a short JSON response within the bounds, only the body."""
         headers = self._in_session(headers)
-        head = self._post_head(url, headers, len(content))
+        head = self._post_head(url, headers)
         if head is None or self._pooled is None:
             return await self.send("POST", url, headers, content, bounds)
         try:
-            answer = await self._pooled.exchange(url, head + content, connect_s=self._timeout["connect"])
+            whole = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(content), content)
+            answer = await self._pooled.exchange(url, whole, connect_s=self._timeout["connect"])
             if answer is None:
                 return await self.send("POST", url, headers, content, bounds)
-            if answer.body is not None and len(answer.body) <= min(bounds.nodes, bounds.bytes) and _is_plain(answer):
-                self.plain = True
-                return answer.body
-            request = self._request("POST", url, headers, content, bounds)
-            found = httpx2.Response(answer.status, headers=answer.headers, stream=answer)
-            found = await self._response(request, found)
+            return await self._read(answer, url, headers, content, bounds)
         except httpx2.TransportError as error:  # also in the middle of a body
             return self._transport_failure(error)
+
+    async def post_idle(
+        self, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds, timeout_s: float
+    ) -> bytes | httpx2.Response | None:
+        """The same over a connection that is open already; None if there is none.
+
+        Raises `TimeoutError` if nothing has come within the limit.
+        """
+        if self._pooled is None:
+            return None
+        key = (self.session_headers.get(SESSION_HEADER), *headers.values())
+        head = self._heads.get(key)
+        if head is None:
+            headers = self._in_session(headers)
+            if (head := self._post_head(url, headers)) is None:
+                return None
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            self._heads[key] = head
+        exchange = self._pooled.exchange_idle(
+            url, b"%bcontent-length: %d\r\n\r\n%b" % (head, len(content), content), timeout_s=timeout_s
+        )
+        if exchange is None:
+            return None
+        try:
+            answer = await exchange
+            return await self._read(answer, url, self._in_session(headers), content, bounds)
+        except httpx2.TransportError as error:
+            return self._transport_failure(error)
+
+    async def _read(
+        self, answer: PooledResponse, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds
+    ) -> bytes | httpx2.Response:
+        """What `post` returns for an answer. Raises `httpx2.TransportError`."""
+        if answer.body is not None and len(answer.body) <= min(bounds.nodes, bounds.bytes) and _is_plain(answer):
+            self.plain = True
+            return answer.body
+        request = self._request("POST", url, headers, content, bounds)
+        found = await self._response(request, httpx2.Response(answer.status, headers=answer.headers, stream=answer))
         found.request = request
         return found
 
-    def _post_head(self, url: httpx2.URL, headers: Mapping[str, str], size: int) -> bytes | None:
-        """The head of such a POST; None if it cannot be written as it is."""
+    def _post_head(self, url: httpx2.URL, headers: Mapping[str, str]) -> bytes | None:
+        """The head of such a POST but for its length; None if it cannot be written as it is."""
         if self._head is None:
             self._head = self._common_head(url)
         if not self._head:
@@ -207,7 +245,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         text = "".join(lines)
         if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text or not text.isascii():
             return None
-        return self._head + f"{text}content-length: {size}\r\n\r\n".encode()
+        return self._head + text.encode()
 
     def _common_head(self, url: httpx2.URL) -> bytes:
         request = self._with_secrets(httpx2.Request("POST", url))

@@ -87,8 +87,8 @@ class UpstreamServer(RemoteServer):
         self._open_calls = OpenCalls(self._supervisor.sessions.start_soon)
         self._running = 0
         """Requests of callers."""
-        self._idle = anyio.Event()
-        """Set, and replaced, whenever none is running any more."""
+        self._idle: anyio.Event | None = None
+        """Set when none is running any more; None until that is waited for."""
 
     @property
     def name(self) -> str:
@@ -128,6 +128,7 @@ class UpstreamServer(RemoteServer):
     async def wait_idle(self) -> None:
         """Wait until no request of a caller is running."""
         while self._running:
+            self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
     def statuses(self) -> tuple[ServerStatus, ...]:
@@ -149,10 +150,15 @@ class UpstreamServer(RemoteServer):
         `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for arguments that are not
         JSON.
         """
-        tool = (await self._listed_tools(ctx)).get(name)
+        connection = self._plain_connection(ctx)
+        known = await self._listed_tools(ctx) if connection is None else self._supervisor.tool_list.by_name
+        tool = known.get(name)
         if tool is None:
             return None
-        result = await self._run(ctx, tool, arguments, name)
+        raw = None
+        if connection is not None and not (tool.is_task or tool.header_map):
+            raw = await self._call_plain(connection, ctx, tool, arguments, name)
+        result = await self._run(ctx, tool, arguments, name) if raw is None else self._read(_read_call, raw)
         note = self._supervisor.pins.note(tool.own_name)
         return replace(result, meta={**result.meta, TRUST_META: note}) if note else result
 
@@ -167,6 +173,35 @@ class UpstreamServer(RemoteServer):
         if connected is None and not (known and self.status.state is ServerState.NEEDS_LOGIN):
             raise await self._not_connected(ctx)
         return known
+
+    def _plain_connection(self, ctx: Context) -> Connection | None:
+        """The shared connection, if nothing but the result of this call concerns its client; else None."""
+        connection = self._supervisor.connection
+        if connection is None or self._logins is not None or ctx.task is not None or self.status.stale:
+            return None
+        if not connection.takes_plain_calls(ctx) or self._supervisor.sessions.wants_own(ctx):
+            return None
+        needs_answers = not connection.protocol.modern and (is_open_call(ctx) or self._stays_open(ctx))
+        return None if needs_answers else connection
+
+    async def _call_plain(
+        self, connection: Connection, ctx: Context, tool: RemoteTool, arguments: Object, name: str
+    ) -> dict[str, Any] | None:
+        """Call the tool, and return its raw result; None if it provably did not run, and is to be sent by `_send`."""
+        sent = dict(arguments) if tool.override is None else tool.override.arguments_for(arguments)
+        connection.messages.record_caller(ctx)
+        self._running += 1
+        try:
+            params = {"name": tool.own_name, "arguments": sent}
+            return await connection.call_plain(ctx, params, self.options.call_timeout_s)
+        except TimeoutError:
+            raise self._timeout(name) from None
+        except ExchangeError as error:
+            if error.kind in (FailureKind.UNSENT, FailureKind.SESSION):
+                return None
+            raise self._caller_error(error) from error
+        finally:
+            self._ended()
 
     async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
         """Call the tool within the call timeout; `name` is the tool that a timeout error names."""
@@ -194,10 +229,13 @@ class UpstreamServer(RemoteServer):
         try:
             return await (self._route(request) if self._logins is None else self._with_login(self._logins, request))
         finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
-                self._idle = anyio.Event()
+            self._ended()
+
+    def _ended(self) -> None:
+        self._running -= 1
+        if not self._running and self._idle is not None:
+            self._idle.set()
+            self._idle = None
 
     async def _with_login(self, logins: Logins, request: CallerRequest) -> dict[str, Any]:
         """Do the same for a server that may need a login: ask the client to have its user log in."""
