@@ -27,7 +27,7 @@ from toolcrib.types import LOCAL, Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.http_transport import LoginNeeded
 from toolcrib.upstream.login_vault import LoginVault, Sealer, VaultKeyError, find_sealer
-from toolcrib.upstream.logins import LoginService
+from toolcrib.upstream.logins import PAGE_PATH, LoginService
 from toolcrib.upstream.oauth import Challenge, StoredLogin
 from toolcrib.upstream.options import FleetOptions, LoginOptions, OAuthClientOptions, ServerOptions
 
@@ -251,10 +251,14 @@ async def test_callers_with_their_own_logins_work_with_their_own_tokens() -> Non
 
 async def deliver(service: LoginService, url: str) -> None:
     """Log in with a browser that comes back to the public address, which leads here."""
+    if f"{PAGE_PATH}/" in url:
+        shown = await service.vault.page(url.rpartition("/")[2])
+        assert shown is not None
+        url = await service.confirm(shown, "cookie")
     async with httpx2.AsyncClient(trust_env=False) as browser:
         location = (await browser.get(url)).headers["location"]
-    assert location.startswith("http://127.0.0.1:1/oauth/callback?")
-    assert await service.deliver(dict(parse_qsl(urlsplit(location).query)))
+    assert location.startswith(f"{service.options.public_url}/oauth/callback?")
+    assert await service.deliver(dict(parse_qsl(urlsplit(location).query)), "cookie")
 
 
 async def test_a_browser_may_come_back_to_any_process(tmp_path: Path) -> None:

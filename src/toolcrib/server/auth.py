@@ -10,7 +10,6 @@ import ipaddress
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Final, Protocol, runtime_checkable
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -18,7 +17,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken, principal_components
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
@@ -26,7 +25,6 @@ from toolcrib.checks import checked
 from toolcrib.errors import InsufficientScope, NotAuthenticated, SettingsError
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.types import LOCAL, Authenticator, AuthenticatorWithRoutes, Caller
-from toolcrib.upstream.fleet import Logins
 
 CALLER_KEY: Final = "toolcrib.caller"
 """ASGI scope key under which authentication leaves the caller."""
@@ -275,17 +273,6 @@ def choose_authenticator(options: HttpOptions, authenticator: Authenticator | No
 def authenticator_routes(authenticator: Authenticator | None) -> Sequence[BaseRoute]:
     """The routes that the authenticator wants served without authentication, such as OAuth metadata."""
     return tuple(authenticator.routes()) if isinstance(authenticator, AuthenticatorWithRoutes) else ()
-
-
-def login_routes(logins: Logins) -> Sequence[BaseRoute]:
-    """The route to which browsers come back after a login at a server."""
-    service = import_module("toolcrib.upstream.logins")
-
-    async def answer(request: Request) -> HTMLResponse:
-        known = await logins.deliver(dict(request.query_params))
-        return HTMLResponse(service.page(known=known), 200 if known else 404, headers=service.PAGE_HEADERS)
-
-    return (Route(service.CALLBACK_PATH, answer),)
 
 
 def sdk_user(caller: Caller) -> AuthenticatedUser:

@@ -62,6 +62,7 @@ class LoginsTable(Table):
     """`logins`: where browsers come back to, and how long a login may take."""
 
     public_url: _Url | None = None
+    client_metadata: bool | None = None
     callback_port: Annotated[int, whole_from(0, _MAX_PORT)] | None = None
     wait_s: Seconds | None = None
 

@@ -162,8 +162,10 @@ class Logins(Protocol):
     async def wait_ended(self, ctx: Context, options: ServerOptions, timeout_s: float) -> None:
         """Wait until no login of the caller at the server is under way, for `timeout_s` seconds at most."""
 
-    async def deliver(self, parameters: Mapping[str, str]) -> bool:
-        """Take the parameters over with which a browser came back. Returns whether a login waits for them."""
+    async def deliver(self, parameters: Mapping[str, str], browser: str = "") -> bool:
+        """Take the parameters over with which a browser came back, and its cookie. Returns whether a login waits for
+        them, from this browser.
+        """
 
     def close(self) -> None:
         """Give up the logins under way."""

@@ -51,6 +51,9 @@ _MIN_EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.2
 """A token is refreshed a minute before it expires, but not before it has used up four fifths of its time."""
 _ANSWER_TTL_S: Final = 60.0
+_NO_BROWSER: Final = "browser:"
+"""An answer that is expected from a browser, whose digest follows once a person has confirmed the login in it."""
+_MAX_PAGES: Final = 1000
 _STORE_ATTEMPTS: Final = 5
 _STORE_PAUSE_S: Final = 0.2
 
@@ -124,6 +127,17 @@ class Login:
             generation=secrets.token_hex(8),
             problem="",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginPage:
+    """What a person is shown before they log in for a caller."""
+
+    server: str
+    principal: str
+    url: str = field(repr=False)
+    """The authorization server's login page."""
+    state: str = field(repr=False)
 
 
 class LoginRejected(Exception):
@@ -273,6 +287,7 @@ class LoginVault:
         self._logins = state.table("logins", _SEALED_TEXTS, durable=True, keep=True)
         self._leases = Leases(state, "login_leases", durable=True)
         self._answers = state.table("login_answers", _SEALED_TEXTS, durable=True)
+        self._pages = state.table("login_pages", _SEALED_TEXTS, max_entries=_MAX_PAGES)
         self._options = options
         self._lease_s = lease_s
         self._sealer: Sealer | None = None
@@ -379,21 +394,46 @@ class LoginVault:
 
     # -- answers of authorization servers, for whichever process began the login ------------------------------------
 
-    async def expect_answer(self, state: str, ttl_s: float) -> None:
-        """Accept one answer for this `state`, from any process."""
-        await self._answers.set(state, "", ttl_s=ttl_s)
+    async def expect_answer(self, state: str, ttl_s: float, *, confirmed: bool = False) -> None:
+        """Accept one answer for this `state`, from any process; with `confirmed`, only from the browser in which the
+        login was last confirmed.
+        """
+        await self._answers.set(state, _NO_BROWSER if confirmed else "", ttl_s=ttl_s)
 
-    async def give_answer(self, state: str, parameters: Mapping[str, str]) -> bool:
-        """Keep the answer for the process that waits for it; false if none does, or there is an answer already."""
+    async def give_answer(self, state: str, parameters: Mapping[str, str], browser: str = "") -> bool:
+        """Keep the answer for the process that waits for it; false if none does, if there is an answer already, or if
+        this is not the browser that it is expected from.
+        """
         sealed = (await self._unsealed()).seal(json.dumps(dict(parameters)), state)
+        expected = ("", _browser(browser)) if browser else ("",)
         return await self._answers.update(
-            state, lambda old: (sealed, True) if old == "" else (old, False), ttl_s=_ANSWER_TTL_S
+            state, lambda old: (sealed, True) if old in expected else (old, False), ttl_s=_ANSWER_TTL_S
         )
+
+    async def offer_page(self, ticket: str, page: "LoginPage", ttl_s: float) -> None:
+        """Keep what a page has to show before a login, for whichever process is asked for it."""
+        place = hashlib.sha256(ticket.encode()).hexdigest()
+        await self._pages.set(place, (await self._unsealed()).seal(json.dumps(asdict(page)), place), ttl_s=ttl_s)
+
+    async def page(self, ticket: str) -> "LoginPage | None":
+        """Return what the page has to show, as long as its login is under way."""
+        place = hashlib.sha256(ticket.encode("utf-8", "surrogateescape")).hexdigest()
+        sealed = await self._pages.get(place)
+        return None if sealed is None else LoginPage(**json.loads((await self._unsealed()).open(sealed, place)))
+
+    async def confirm(self, page: "LoginPage", browser: str, ttl_s: float) -> bool:
+        """Accept the answer from this browser, and from no other; false if none is expected any more."""
+
+        def bind(old: str | None) -> tuple[str | None, bool]:
+            waits = old is not None and old.startswith(_NO_BROWSER)
+            return (_browser(browser), True) if waits else (old, False)
+
+        return await self._answers.update(page.state, bind, ttl_s=ttl_s)
 
     async def take_answer(self, state: str) -> Mapping[str, str] | None:
         """Return the answer, once."""
         sealed = await self._answers.get(state)
-        if not sealed:
+        if not sealed or sealed.startswith(_NO_BROWSER):
             return None
         await self._answers.delete(state)
         found: dict[str, str] = json.loads((await self._unsealed()).open(sealed, state))
@@ -421,6 +461,10 @@ class LoginVault:
             if lease is not None:
                 with anyio.CancelScope(shield=True), suppress(StateUnavailable):
                     await self._leases.release(lease)
+
+
+def _browser(cookie: str) -> str:
+    return _NO_BROWSER + hashlib.sha256(cookie.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _machine() -> str:

@@ -6,11 +6,12 @@ that is open only meanwhile or, with a public URL, to any process that serves it
 
 import asyncio
 import logging
+import secrets
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -29,15 +30,19 @@ from toolcrib.errors import (
     ToolcribError,
 )
 from toolcrib.state.base import StateStore
-from toolcrib.types import Caller, Context
+from toolcrib.types import Caller, Context, Object
 from toolcrib.upstream.http import WithTokens
-from toolcrib.upstream.login_vault import LoginVault, caller_of, login_key, principal_of
+from toolcrib.upstream.login_vault import LoginPage, LoginVault, caller_of, login_key, principal_of
 from toolcrib.upstream.oauth import LoginFailed, OAuthTransport, ServerCredentials, StoredLogin
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
 
 logger = logging.getLogger(__name__)
 
 CALLBACK_PATH: Final = "/oauth/callback"
+PAGE_PATH: Final = "/oauth/login"
+"""Followed by a ticket: where a person confirms that a login is for the caller that they are."""
+METADATA_PATH: Final = "/oauth/client.json"
+"""Where authorization servers read who the gateway is."""
 _MAX_PRINCIPALS: Final = 1000
 """Callers of one server whose tokens are kept in memory; those of the others are read from the vault again."""
 _MAX_PENDING: Final = 100
@@ -49,6 +54,7 @@ _VAULT_POLL_S: Final = 2.0
 _MIN_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 60.0
 """Between two looks at whether a login must be refreshed."""
+_TICKET_BYTES: Final = 24
 _HEAD_BYTES: Final = 16 * 1024
 _HEAD_TIMEOUT_S: Final = 5.0
 _PAGES: Final = {
@@ -89,6 +95,8 @@ class PendingLogin:
     ready: anyio.Event = field(default_factory=anyio.Event)
     """Set when the address is known, or the login has failed before."""
     done: anyio.Event = field(default_factory=anyio.Event)
+    principal: str = ""
+    """Whose login it is, if they have to confirm that it is theirs before."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -127,6 +135,8 @@ class LoginService:
         self._answers: dict[str, _Answer] = {}
         """By `state`."""
         self._listener: asyncio.Server | None = None
+        has_document = options.client_metadata and options.public_url.startswith("https://")
+        self._metadata_url = f"{options.public_url.rstrip('/')}{METADATA_PATH}" if has_document else ""
 
     # -- credentials -----------------------------------------------------------------------------------------------
 
@@ -151,6 +161,8 @@ class LoginService:
 
     def _make(self, options: ServerOptions, auth: OAuthClientOptions, principal: str) -> ServerCredentials:
         if auth.grant == "authorization_code":
+            if self._metadata_url and not (auth.client_id or auth.client_metadata_url):
+                auth = replace(auth, client_metadata_url=self._metadata_url)
             return StoredLogin(options, auth, self.vault, principal)
         grants = import_module("toolcrib.upstream.token_grants")
         made: ServerCredentials = grants.make_credentials(options, auth, principal)
@@ -223,7 +235,7 @@ class LoginService:
             hint = f"Nothing was run. The operator of this gateway can log in with `{login_command(login)}`."
             return LoginRequired(message, hint=hint, data=about)
         try:
-            pending = await self.begin(login)
+            pending = await self.begin(login, confirmed=bool(login.principal))
         except ToolcribError as error:
             return LoginRequired(message, hint=f"Nothing was run. {error}", data=about)
         if not pending.url or pending.done.is_set():
@@ -240,9 +252,11 @@ class LoginService:
             with anyio.move_on_after(timeout_s):
                 await pending.done.wait()
 
-    async def begin(self, login: StoredLogin) -> PendingLogin:
-        """Start a login, unless one is under way, and return it once its address is known. Raises `NotStarted`, and
-        `InvalidRequest` if too many logins wait already.
+    async def begin(self, login: StoredLogin, *, confirmed: bool = False) -> PendingLogin:
+        """Start a login, unless one is under way, and return it once its address is known. With `confirmed`, that is
+        the address of a page of the gateway, where the person first confirms that the login is for them.
+
+        Raises `NotStarted`, and `InvalidRequest` if too many logins wait already.
         """
         pending = self._pending.get(login.key)
         if pending is None:
@@ -250,7 +264,8 @@ class LoginService:
                 raise NotStarted("The gateway is not running.", hint="Start it, or use `toolcrib login`.")
             if len(self._pending) >= _MAX_PENDING:
                 raise InvalidRequest("Too many logins wait for a person.", hint="Try again in a few minutes.")
-            pending = self._pending[login.key] = PendingLogin(login.options.name)
+            owner = login.principal if confirmed else ""
+            pending = self._pending[login.key] = PendingLogin(login.options.name, principal=owner)
             self.start_soon(self._run, pending, login)
         await pending.ready.wait()
         return pending
@@ -289,7 +304,10 @@ class LoginService:
         try:
             pending.url = url
             if self.options.public_url:
-                await self.vault.expect_answer(state, self.options.wait_s)
+                await self.vault.expect_answer(state, self.options.wait_s, confirmed=bool(pending.principal))
+            if pending.principal:
+                shown = LoginPage(server=pending.server, principal=pending.principal, url=url, state=state)
+                pending.url = await self._page(shown)
             pending.ready.set()
             async with anyio.create_task_group() as group:
                 if self.options.public_url:
@@ -301,6 +319,18 @@ class LoginService:
             # Each state is good for one answer.
             self._answers.pop(state, None)
 
+    async def _page(self, shown: LoginPage) -> str:
+        """Return the address of a page that leads to the login page."""
+        ticket = secrets.token_urlsafe(_TICKET_BYTES)
+        await self.vault.offer_page(ticket, shown, self.options.wait_s)
+        return f"{self.options.public_url.rstrip('/')}{PAGE_PATH}/{ticket}"
+
+    async def confirm(self, shown: LoginPage, browser: str) -> str:
+        """Return the address of the login page, from which only this browser may come back; empty if the login has
+        ended.
+        """
+        return shown.url if await self.vault.confirm(shown, browser, self.options.wait_s) else ""
+
     async def _poll(self, state: str, answer: _Answer) -> None:
         """Wait for an answer that another process receives."""
         while True:
@@ -309,15 +339,35 @@ class LoginService:
             if found is not None:
                 answer.give(found)
 
-    async def deliver(self, parameters: Mapping[str, str]) -> bool:
-        """Take the parameters over with which a browser came back. Returns whether a login waits for them."""
+    async def deliver(self, parameters: Mapping[str, str], browser: str = "") -> bool:
+        """Take the parameters over with which a browser came back, and its cookie. Returns whether a login waits for
+        them, from this browser.
+        """
         state = parameters.get("state", "")
         answer = self._answers.get(state)
-        if answer is None:
-            return bool(state and self.options.public_url) and await self.vault.give_answer(state, parameters)
-        if not answer.given.is_set():
+        if self.options.public_url:
+            is_expected = bool(state) and await self.vault.give_answer(state, parameters, browser)
+            if is_expected and answer is not None and (found := await self.vault.take_answer(state)) is not None:
+                answer.give(found)
+            return is_expected
+        if answer is not None and not answer.given.is_set():
             answer.give(parameters)
-        return True
+        return answer is not None
+
+    def client_metadata(self) -> Object | None:
+        """Return the document by which authorization servers know this gateway; None if it has no address for it."""
+        if not self._metadata_url:
+            return None
+        return {
+            "client_id": self._metadata_url,
+            "client_name": "toolcrib",
+            "client_uri": self.options.public_url,
+            "application_type": "web",
+            "redirect_uris": [f"{self.options.public_url.rstrip('/')}{CALLBACK_PATH}"],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+        }
 
     def close(self) -> None:
         """Give up the logins under way."""

@@ -112,6 +112,10 @@ class LoginOptions:
     """Where the key is kept if there is no keyring; None for logins that end with this process."""
     public_url: str = ""
     """Where browsers reach this gateway; without it, they must run on this machine."""
+    client_metadata: bool = True
+    """Whether the gateway introduces itself to authorization servers by a document at its public URL, if that begins
+    with https, instead of registering with each one. They have to reach it.
+    """
     callback_port: Annotated[int, whole_from(0, 65535)] = 0
     """Where browsers on this machine come back to after a login; 0 for any free port."""
     wait_s: Delay = 600.0
