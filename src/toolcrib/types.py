@@ -107,6 +107,8 @@ class Rejected:
 
     tool: str
     reason: str
+    held: bool = False
+    """Whether it is not in use only until a person trusts it."""
 
 
 @checked(shallow=True)

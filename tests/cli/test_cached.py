@@ -55,6 +55,25 @@ LOOKS = (
 )
 
 
+def test_accounts_of_a_group_are_remembered_as_one_set_of_tools(
+    command: Command, settings: Settings, counted: Callable[[str], CountedServer]
+) -> None:
+    work, home = counted("work"), counted("home")
+    file = settings(**{"box-work": work.entry(group="box"), "box-home": home.entry(group="box")})
+    looks = [("tools",), ("search", "say hello"), ("describe", "box:greet"), ("servers",)]
+    first = [command(*words, "-c", file, "--fresh") for words in looks]
+    started = (work.starts, home.starts)
+    again = [command(*words, "-c", file) for words in looks]
+    assert (work.starts, home.starts) == started
+    assert [ran.out for ran in again[:3]] == [ran.out for ran in first[:3]]
+    assert "box:greet" in again[0].out
+    assert "box-work:greet" not in again[0].out
+    schema = command("describe", "box:greet", "--json", "-c", file).json["input_schema"]
+    assert schema["properties"]["account"]["enum"] == ["home", "work"]
+    assert command("can", "local", "box:greet", "--config", file, "--json").json[0]["known"]
+    assert command("stats", "--config", file, "--json").json["unused"]
+
+
 def test_a_second_look_starts_no_server_and_says_the_same(
     command: Command, settings: Settings, counted: Callable[[str], CountedServer]
 ) -> None:

@@ -56,6 +56,14 @@ def test_a_running_gateway_answers_every_verb_that_looks_at_tools(ask: Command) 
     assert "no licence key found" in ask("servers").out
 
 
+def test_words_that_match_nothing_are_said_once(ask: Command) -> None:
+    ran = ask("search", "say hello zzzqx")
+    assert (ran.out + ran.err).count("zzzqx") == 1
+    found = ask("search", "say hello zzzqx", "--json").json
+    assert found["unmatched"] == ["zzzqx"]
+    assert "zzzqx" not in found["note"]
+
+
 def test_a_call_is_typed_and_made_by_the_gateway(ask: Command) -> None:
     assert ask("call", "a:greet", "person=Ada") == Ran(0, "Hello, Ada!\n", "")
     assert ask("call", "a:greet", "--args", '{"person": "Ada"}', "--json").json["structuredContent"] == {

@@ -106,6 +106,49 @@ def test_a_dry_run_shows_the_file_and_the_commands_and_does_nothing(
     assert not unit_of(tmp_path / "home").exists()
 
 
+def test_a_dry_run_prints_json_for_programs(command: Command, config: Path, tmp_path: Path, systemctl: Tool) -> None:
+    plan = command("service", "install", "--config", config, "--dry-run", "--json").json
+    unit = unit_of(tmp_path / "home")
+    assert (plan["file"], plan["done"], plan["warnings"]) == (str(unit), False, [])
+    assert "ExecStart=" in plan["content"]
+    assert plan["commands"][-1] == ["systemctl", "--user", "restart", "toolcrib"]
+    assert command("service", "install", "--config", config, "--json").json["done"]
+    assert command("service", "uninstall", "--dry-run", "--json").json["done"] is False
+    assert command("service", "uninstall", "--json").json["done"]
+    assert not unit.exists()
+
+
+def test_variables_of_the_shell_that_a_server_needs_are_named_and_written_only_on_request(
+    command: Command, settings: SettingsFile, tmp_path: Path, systemctl: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOX_KEY", "a $ecret 100%")
+    config = settings(box={**toolbox(), "env": {"KEY": "${BOX_KEY}"}}, other=toolbox())
+    ran = command("service", "install", "--config", config)
+    assert ran.code == 0
+    assert "box, as a service: environment variable BOX_KEY is not set" in ran.err
+    assert "other, as a service" not in ran.err
+    assert "--env NAME" in ran.err
+    unit = unit_of(tmp_path / "home")
+    assert "BOX_KEY" not in unit.read_text()
+    shown = command("service", "install", "--config", config, "--env", "BOX_KEY", "--dry-run")
+    assert (shown.err, "ecret" in shown.out, "BOX_KEY=***" in shown.out) == ("", False, True)
+    assert command("service", "install", "--config", config, "--env", "BOX_KEY").err == ""
+    assert 'Environment="BOX_KEY=a $ecret 100%%"' in unit.read_text()
+    assert unit.stat().st_mode & 0o777 == 0o600
+    assert command("service", "install", "--config", config, "--env", "NO_SUCH_KEY").code == 2
+
+
+def test_a_token_that_only_the_shell_has_is_refused(
+    command: Command, settings: SettingsFile, tmp_path: Path, systemctl: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANNS_TOKEN", "a-token-of-sixteen-chars")
+    config = settings({"http": {"tokens": [{"env": "ANNS_TOKEN", "caller": "ann"}]}}, box=toolbox())
+    ran = command("service", "install", "--config", config)
+    assert (ran.code, systemctl.calls()) == (3, [])
+    assert "ANNS_TOKEN" in ran.err
+    assert command("service", "install", "--config", config, "--env", "ANNS_TOKEN").code == 0
+
+
 def test_a_service_that_uvx_installed_starts_it_through_uvx(
     command: Command, config: Path, tmp_path: Path, systemctl: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,12 @@ import pytest
 from tests.cli.conftest import Ran, broken, toolbox
 
 from toolcrib.cli import output
+from toolcrib.cli.doctor import DoctorReport, print_report
+from toolcrib.cli.output import ExitCode
 from toolcrib.search.vectors import Vectors
+from toolcrib.settings.options import Settings as LoadedSettings
+from toolcrib.types import Rejected, ServerState, ServerStatus
+from toolcrib.upstream.options import ServerOptions
 
 Command = Callable[..., Ran]
 Settings = Callable[..., Path]
@@ -495,6 +500,23 @@ def test_doctor_does_not_say_that_all_is_well_without_the_file_of_keywords(
     ran = command("doctor", "-c", settings({"search": {"keywords": "gone.json"}}, a=toolbox()))
     assert "Nothing fails, but there is 1 warning above: 1 server, 4 tools." in ran.out
     assert "All is well" not in ran.out
+
+
+def test_doctor_names_definitions_that_are_rejected_or_wait_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = Rejected(tool="x", reason="its schema is broken")
+    held = Rejected(tool="y", reason="its description changed", held=True)
+    for rejected, code, said in (
+        ((), ExitCode.OK, "All is well: 1 server, 3 tools."),
+        ((broken,), ExitCode.OK, "Nothing fails, but there is 1 tool rejected above: 1 server, 3 tools."),
+        ((held, held), ExitCode.REFUSED, "but there are 2 tools held until you trust the definition above"),
+        ((broken, held), ExitCode.REFUSED, "there is 1 tool rejected and 1 tool held until you trust the definition"),
+    ):
+        status = ServerStatus(name="wiki", state=ServerState.READY, since=0, tools=3, rejected=rejected)
+        options = {"wiki": ServerOptions(name="wiki", command="wiki")}
+        report = DoctorReport(settings=LoadedSettings(), unused=(), statuses=(status,), problems=(), options=options)
+        print_report(report)
+        assert said in capsys.readouterr().out
+        assert (report.exit_code, report.as_json()["ok"]) == (code, code is ExitCode.OK)
 
 
 def test_doctor_shows_entries_of_the_keywords_file_that_do_nothing(

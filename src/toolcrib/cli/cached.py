@@ -5,7 +5,7 @@ listed, stored scripts, an embedder, and a search that a server runs itself.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
@@ -25,6 +25,7 @@ from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot
 from toolcrib.gateway.view import View, ViewCache
 from toolcrib.gateway.visibility import unavailable_servers, visible_servers
+from toolcrib.providers.accounts import AccountGroup, account_tool, without_group
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import example
 from toolcrib.schema.invisible import is_plain, with_visible_texts
@@ -196,36 +197,51 @@ async def read_tools(settings: Settings) -> tuple[Tool, ...] | None:
 
 
 def _may_be_cached(settings: Settings) -> bool:
-    by_itself = any(server.delegate_search or server.target or server.group for server in settings.servers)
+    by_itself = any(server.delegate_search or server.target for server in settings.servers)
     broken = any(server.required and server.problem for server in settings.servers)
     return not by_itself and not broken and settings.script_folder is None and has_store(settings.state)
 
 
-def _cached_servers(
-    settings: Settings, known: Sequence[tuple[ServerOptions, StoredCatalog | None, tuple[Tool, ...]]]
-) -> CachedServers:
-    now = time.time()
-    statuses = [_status(server, catalog, len(tools), now) for server, catalog, tools in known]
-    offers = [
-        ProviderTools(Backend(kind=BackendKind.MCP, name=server.name, provider=_NotStarted(tools)), tools)
-        for server, _, tools in known
-    ]
-    return CachedServers(settings, tuple(offers), tuple(sorted(statuses, key=lambda status: status.name)))
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What a server, or a group of accounts, offers."""
+
+    name: str
+    status: ServerStatus
+    tools: tuple[Tool, ...]
 
 
 async def _read_state(settings: Settings) -> CachedServers:
     """Read the catalog of each server, with the keywords from outside, and the past of local callers."""
-    options = settings.gateway
+    options, now = settings.gateway, time.time()
     async with make_store(settings.state) as store:
         cache = CatalogCache(store)
-        known = []
+        listed = []
         for server in settings.servers:
             catalog = await _read_catalog(cache, server)
             tools = _tools(server, catalog)
-            more = await read_descriptions(options.describe, tools, store) if options.describe else {}
-            known.append((server, catalog, add_keywords(tools, options.keywords, more)))
-        past = PastRecorder(options.past_requests, store, sessions=1)
-        return replace(_cached_servers(settings, known), past=await past.of(Context(caller=LOCAL)))
+            listed.append((server, _Offer(server.name, _status(server, catalog, len(tools), now), tools)))
+        offers = []
+        for one in (*(offer for _, offer in listed), *[group async for group in _groups(listed)]):
+            more = await read_descriptions(options.describe, one.tools, store) if options.describe else {}
+            tools = add_keywords(one.tools, options.keywords, more)
+            backend = Backend(kind=BackendKind.MCP, name=one.name, provider=_NotStarted(tools))
+            offers.append((one.status, ProviderTools(backend, tools)))
+        past = await PastRecorder(options.past_requests, store, sessions=1).of(Context(caller=LOCAL))
+    statuses = sorted((status for status, _ in offers), key=lambda status: status.name)
+    return CachedServers(settings, tuple(offer for _, offer in offers), tuple(statuses), past)
+
+
+async def _groups(listed: Sequence[tuple[ServerOptions, _Offer]]) -> AsyncIterator[_Offer]:
+    """The groups of accounts, with their tools as a running gateway has them."""
+    for name in sorted({server.group for server, _ in listed if server.group}):
+        accounts = [
+            (server.account_name, offer.tools, offer.status) for server, offer in listed if server.group == name
+        ]
+        group = AccountGroup(name, lambda found=accounts: found, lambda _: lambda: None)  # type: ignore[misc]
+        tools = tuple(await group.list_tools(Context(caller=LOCAL)))
+        for status in group.statuses():
+            yield _Offer(name, status, tools)
 
 
 async def _read_catalog(cache: CatalogCache, server: ServerOptions) -> StoredCatalog | None:
@@ -280,10 +296,10 @@ def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, 
             raise _Unknown
         try:
             visible = raw if is_plain(to_json(raw)) else with_visible_texts(raw)
-            own = read_entry(visible, server.namespace or server.name)
+            own = without_group(read_entry(visible, server.namespace or server.name))
         except (KeyError, TypeError, ValueError) as error:
             raise _Unknown from error
         tool = server.overrides[name].apply(own) if name in server.overrides else own
         if isinstance(tool, Tool):
-            tools.append(tool)
+            tools.append(account_tool(tool, server.group, server.account_name) if server.group else tool)
     return tuple(tools)

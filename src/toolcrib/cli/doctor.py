@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 
 from toolcrib.app import App
-from toolcrib.cli.output import echo, echo_json, pluralize
+from toolcrib.cli.output import ExitCode, echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
 from toolcrib.cli.session import describe_status, inspect
 from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
@@ -105,9 +105,26 @@ class DoctorReport:
     def ok(self) -> bool:
         return not self.problems and all(status.state is ServerState.READY for status in self.statuses)
 
+    @property
+    def held(self) -> int:
+        """Definitions that wait until a person trusts them."""
+        return sum(one.held for status in self.statuses for one in status.rejected)
+
+    @property
+    def rejected(self) -> int:
+        """Definitions that cannot be used."""
+        return sum(not one.held for status in self.statuses for one in status.rejected)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """SERVER if anything fails, REFUSED if a definition waits for a person."""
+        return ExitCode.OK if self.ok and not self.held else ExitCode.REFUSED if self.ok else ExitCode.SERVER
+
     def as_json(self) -> dict[str, Any]:
         return {
-            "ok": self.ok,
+            "ok": self.exit_code is ExitCode.OK,
+            "held": self.held,
+            "rejected": self.rejected,
             "source": str(self.settings.source or "the command line"),
             "unused": [str(path) for path in self.unused],
             "servers": [
@@ -126,16 +143,16 @@ class DoctorReport:
         }
 
 
-def examine(settings: Settings, *, as_json: bool) -> bool:
-    """Check everything and print what was found; whether nothing fails."""
+def examine(settings: Settings, *, as_json: bool) -> ExitCode:
+    """Check everything and print what was found; return the exit code."""
 
-    async def show(app: App) -> bool:
+    async def show(app: App) -> ExitCode:
         report = await check_all(app, settings)
         if as_json:
             echo_json(report.as_json())
         else:
             print_report(report)
-        return report.ok
+        return report.exit_code
 
     return inspect(settings, show)
 
@@ -319,9 +336,14 @@ def print_report(checkup: DoctorReport) -> None:
     tools = sum(status.tools for status in checkup.statuses)
     if checkup.ok:
         found = f"{pluralize(len(checkup.statuses), 'server')}, {pluralize(tools, 'tool')}"
-        warnings = len(checkup.settings.warnings)
-        well = f"Nothing fails, but there {'is' if warnings == 1 else 'are'} {pluralize(warnings, 'warning')} above"
-        echo(f"\n{well if warnings else 'All is well'}: {found}.")
+        above = [
+            *([pluralize(warnings, "warning")] if (warnings := len(checkup.settings.warnings)) else []),
+            *([f"{pluralize(checkup.rejected, 'tool')} rejected"] if checkup.rejected else []),
+            *([f"{pluralize(checkup.held, 'tool')} held until you trust the definition"] if checkup.held else []),
+        ]
+        verb = "is" if above[:1] and above[0].startswith("1 ") else "are"
+        well = f"Nothing fails, but there {verb} {' and '.join(above)} above" if above else "All is well"
+        echo(f"\n{well}: {found}.")
     elif failing:
         servers = pluralize(len(checkup.statuses), "server")
         echo(f"\n{len(failing)} of {servers} {'is' if len(failing) == 1 else 'are'} not ready: {', '.join(failing)}")
@@ -339,7 +361,7 @@ def _print_server(status: ServerStatus, options: ServerOptions) -> None:
     if connections := describe_sessions(status):
         echo(f"      connections: {connections}")
     for rejected in status.rejected:
-        echo(f"      rejected: {rejected.tool}: {rejected.reason}")
+        echo(f"      {'held' if rejected.held else 'rejected'}: {rejected.tool}: {rejected.reason}")
 
 
 def describe_sessions(status: ServerStatus) -> str:

@@ -27,6 +27,7 @@ from toolcrib.gateway.visibility import describe_state
 from toolcrib.schema import example
 from toolcrib.search.options import Scorer
 from toolcrib.settings.options import Settings
+from toolcrib.surfaces.reply import NEAREST_LINE, UNMATCHED_LINE
 from toolcrib.surfaces.results import WHOLE_META
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.listing import EXECUTE_TOOL, SEARCH_TOOL
@@ -231,9 +232,15 @@ def _reply(found: Mapping[str, Any]) -> SearchReply:
         unmatched=_texts(found.get("unmatched")),
         nearest=_texts(found.get("nearest")),
         servers=tuple(_statuses(found)),
-        note=str(found.get("note") or ""),
+        note=_note(found),
         total=len(hits),
     )
+
+
+def _note(found: Mapping[str, Any]) -> str:
+    """The note of a reply without the lines that repeat other parts of it."""
+    lines = str(found.get("note") or "").splitlines()
+    return "\n".join(line for line in lines if not line.startswith((NEAREST_LINE, UNMATCHED_LINE)))
 
 
 def _hit(entry: Mapping[str, Any]) -> Hit:

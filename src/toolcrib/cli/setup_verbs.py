@@ -11,7 +11,7 @@ import click
 
 from toolcrib.cli.completion import complete_client, complete_server
 from toolcrib.cli.options import ServerSource, config_option, reports, takes_servers
-from toolcrib.cli.output import ExitCode, UsageError
+from toolcrib.cli.output import UsageError
 
 
 @click.command()
@@ -20,13 +20,13 @@ from toolcrib.cli.output import ExitCode, UsageError
 def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
     """Check the settings and every server, and suggest fixes.
 
-    The exit code is 6 if anything fails.
+    The exit code is 6 if anything fails, and 7 if the changed definition of a tool waits until you trust it.
     """
     settings = source.load()
     from toolcrib.cli.doctor import examine
 
-    if not examine(settings, as_json=as_json):
-        raise click.exceptions.Exit(ExitCode.SERVER)
+    if code := examine(settings, as_json=as_json):
+        raise click.exceptions.Exit(code)
 
 
 @click.command(short_help="Show or clear what is kept across restarts.")

@@ -31,7 +31,7 @@ TABLES: Final = frozenset(
             "login_leases tokens",
             "logins",
         ),
-        *("past requests", "pins", "rates", "replicas", "result generations", "result shapes", "results"),
+        *("past requests", "pins", "processes", "rates", "replicas", "result generations", "result shapes", "results"),
         *("session keys", "session owners", "session owners tokens", "session uris", "sessions", "spent approvals"),
         *("subscriptions", "tasks", "tool descriptions", "usage", "versions of definitions", "zero hits"),
     }
@@ -180,12 +180,18 @@ async def _clear(options: StateOptions, name: str | None) -> int:
         if name is None or name in tables:
             return await store.clear(name)
         catalogs = await _catalogs(store)
-        keys = [key for key, catalog in catalogs.items() if catalog.server == name]
-        for key in keys:
-            await store.table(CATALOGS, _PLAIN, durable=True).delete(key)
-        if not keys and name not in TABLES:
+        deleted = await forget_catalogs(store, name)
+        if not deleted and name not in TABLES:
             raise _unknown(name, {*tables, *(one.server for one in catalogs.values())})
-        return len(keys)
+        return deleted
+
+
+async def forget_catalogs(store: StateStore, server: str) -> int:
+    """Delete what a server listed last, so that it is asked again, and return how many lists there were."""
+    keys = [key for key, catalog in (await _catalogs(store)).items() if catalog.server == server]
+    for key in keys:
+        await store.table(CATALOGS, _PLAIN, durable=True).delete(key)
+    return len(keys)
 
 
 def _unknown(name: str, known: Iterable[str]) -> NotFound:

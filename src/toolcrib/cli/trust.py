@@ -125,16 +125,20 @@ def _moment(day: str | None) -> float | None:
 
 
 async def _trust(server: str, tool: str | None, config: Path | None) -> list[str]:
-    async with _pins(config) as pins:
+    from toolcrib.cli.state import forget_catalogs
+
+    async with _pins(config) as (store, pins):
         await _check_server(pins, server, tool)
         accepted: list[str] = await pins.trust(server, tool)
+        if accepted:  # commands that show what is remembered would show the earlier definitions
+            await forget_catalogs(store, server)
         return accepted
 
 
 async def _changes(server: str, tool: str, since: float | None, config: Path | None) -> list[dict[str, Any]]:
     from toolcrib.trust.pins import diff_lines
 
-    async with _pins(config) as pins:
+    async with _pins(config) as (_, pins):
         await _check_server(pins, server, tool or None)
         if since is not None:
             return _versions_since(await pins.history(server), tool, since)
@@ -177,13 +181,14 @@ def _versions_since(history: list[tuple[float, dict[str, Any]]], tool: str, sinc
 
 
 @asynccontextmanager
-async def _pins(config: Path | None) -> AsyncIterator[Any]:
+async def _pins(config: Path | None) -> AsyncIterator[tuple[Any, Any]]:
+    """The state, and the pins in it."""
     from toolcrib.cli.state import state_options
     from toolcrib.state.options import make_store
     from toolcrib.upstream.pins import PinStore
 
     async with make_store(state_options(config)) as store:
-        yield PinStore(store)
+        yield store, PinStore(store)
 
 
 async def _check_server(pins: Any, server: str, tool: str | None) -> None:

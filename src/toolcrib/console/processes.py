@@ -283,12 +283,14 @@ def _encode_status(one: ServerStatus) -> dict[str, Any]:
         "sessions": one.sessions,
         "retry_at": one.retry_at,
         "namespace": one.namespace,
-        "rejected": [[rejected.tool, rejected.reason] for rejected in one.rejected[:_MAX_REJECTED]],
+        "rejected": [[rejected.tool, rejected.reason, rejected.held] for rejected in one.rejected[:_MAX_REJECTED]],
     }
 
 
 def _read_status(saved: Any) -> ServerStatus:
-    rejected = tuple(Rejected(tool=str(tool), reason=str(reason)) for tool, reason in saved["rejected"])
+    rejected = tuple(
+        Rejected(tool=str(tool), reason=str(reason), held=bool(held)) for tool, reason, held in saved["rejected"]
+    )
     return ServerStatus(**{**saved, "state": ServerState(saved["state"]), "rejected": rejected})
 
 

@@ -23,6 +23,9 @@ T = TypeVar("T")
 TOKENS_META: Final = "toolcrib/tokens"
 """Key of the token counts in `_meta`, in MCP's form of prefix, slash and name."""
 _FALLBACK_NOTE: Final = "Nothing matches the request. Hits marked as fallback are shown instead."
+NEAREST_LINE: Final = "Nearest names: "
+UNMATCHED_LINE: Final = "Words that match nothing: "
+"""How the lines of a note begin that repeat a list of the structured content."""
 _BRACKET_TOKENS: Final = 2
 _MAX_SERVERS: Final = 20
 """Servers with a problem that the structured content of an economical reply describes; it counts the others."""
@@ -205,9 +208,9 @@ def reply_note(reply: SearchReply) -> str:
     if any(hit.fallback for hit in reply.hits) and "instead" not in reply.note and not missing:
         lines.append(_FALLBACK_NOTE)
     if reply.nearest:
-        lines.append("Nearest names: " + ", ".join(reply.nearest))
+        lines.append(NEAREST_LINE + ", ".join(reply.nearest))
     if reply.unmatched:
-        lines.append("Words that match nothing: " + ", ".join(_shown_words(reply.unmatched)))
+        lines.append(UNMATCHED_LINE + ", ".join(_shown_words(reply.unmatched)))
     known = [status for status in reply.servers if not status.is_missing]  # the note counts the others
     lines.extend(f"Server {status.name} {describe_state(status)}" for status in known)
     if reply.cursor:

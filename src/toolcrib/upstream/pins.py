@@ -83,7 +83,7 @@ class PinReview:
     def rejections(self, server: str) -> tuple[Rejected, ...]:
         """The versions that are held, with the reasons."""
         return tuple(
-            Rejected(tool=name, reason=change.why_held(server))
+            Rejected(tool=name, reason=change.why_held(server), held=True)
             for name, change in self.changes.items()
             if change.new is not None and name != INSTRUCTIONS
         )
