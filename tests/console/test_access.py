@@ -1,12 +1,14 @@
 """The console lets in the people of the settings, checks where changes come from, and gives other sites nothing."""
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from tests.console.support import ADDRESS, AGENT, PERSON, TOKENS, Browser, console_app
@@ -14,11 +16,20 @@ from tests.contract.test_stores import Clock, JsonStore
 
 from toolcrib.app import App
 from toolcrib.console.app import SECURITY_HEADERS
-from toolcrib.console.sessions import SESSION_S, ConsoleSessions
-from toolcrib.errors import MissingExtra, NotAuthenticated, RateLimited, SettingsError
+from toolcrib.console.oidc import SignedIn
+from toolcrib.console.sessions import SESSION_S, ConsoleSession, ConsoleSessions
+from toolcrib.errors import (
+    MissingExtra,
+    NotAuthenticated,
+    RateLimited,
+    ServerUnavailable,
+    SettingsError,
+    ToolcribError,
+)
 from toolcrib.options import ConsoleOptions, Token
 from toolcrib.server.auth import StaticTokens
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Caller, Tool
 
@@ -332,7 +343,101 @@ async def test_people_of_an_issuer_are_signed_out_when_the_settings_no_longer_na
     named = ["https://login.example"]
     sessions = ConsoleSessions(MemoryStore(), StaticTokens(TOKENS), "console", issuers=lambda: named)
     ann = Caller(id="ann", tenant="acme", issuer="https://login.example", roles=frozenset({"console"}))
-    cookie, _ = await sessions.sign_in_as(ann)
+    cookie, _ = await sessions.sign_in_as(SignedIn(caller=ann, until=time.time() + 60))
     assert await sessions.find(cookie) is not None
     named.clear()
     assert await sessions.find(cookie) is None
+
+
+class Vouching:
+    """An issuer that is asked about Ann again, with a refresh token that rotates."""
+
+    def __init__(self, store: StateStore) -> None:
+        self.now = 1000.0
+        self.asked: list[str] = []
+        self.roles = frozenset({"console"})
+        self.error: ToolcribError | None = None
+        self.store = store
+
+    def person(self, token: str = "refresh-0") -> SignedIn:  # noqa: S107 - of a test
+        ann = Caller(id="ann", tenant="acme", issuer="https://login.example", roles=self.roles)
+        return SignedIn(caller=ann, until=self.now + 300, refresh_token=token)
+
+    async def renew(self, caller: Caller, token: str) -> SignedIn:
+        self.asked.append(token)
+        await anyio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+        return self.person(f"refresh-{len(self.asked)}")
+
+    def sessions(self) -> ConsoleSessions:
+        issuers = ["https://login.example"]
+        more: dict[str, Any] = {"issuers": lambda: issuers, "renew": self.renew, "wall": lambda: self.now}
+        return ConsoleSessions(self.store, StaticTokens(TOKENS), "console", lasts_s=3600, **more)
+
+
+async def test_a_person_stays_signed_in_for_as_long_as_their_issuer_renews_it() -> None:
+    issuer = Vouching(MemoryStore())
+    sessions = issuer.sessions()
+    cookie, _ = await sessions.sign_in_as(issuer.person())
+    assert await sessions.find(cookie) is not None
+    assert not issuer.asked
+    for turn in range(3):
+        issuer.now += 301
+        assert await sessions.find(cookie) is not None
+        assert issuer.asked[-1] == f"refresh-{turn}"
+    issuer.roles = frozenset({"console", "admin"})
+    issuer.now += 301
+    renewed = await sessions.find(cookie)
+    assert renewed is not None
+    assert renewed.caller.roles == {"console", "admin"}
+
+
+async def test_a_person_that_the_issuer_no_longer_vouches_for_is_signed_out() -> None:
+    for error in (NotAuthenticated("No."), None):
+        issuer = Vouching(MemoryStore())
+        sessions = issuer.sessions()
+        cookie, _ = await sessions.sign_in_as(issuer.person())
+        issuer.now, issuer.error, issuer.roles = 1301, error, frozenset()
+        assert await sessions.find(cookie) is None
+        issuer.error, issuer.roles = None, frozenset({"console"})
+        assert await sessions.find(cookie) is None
+        assert len(issuer.asked) == 1
+
+
+async def test_without_a_refresh_token_a_person_is_signed_out_when_the_id_token_expires() -> None:
+    issuer = Vouching(MemoryStore())
+    sessions = issuer.sessions()
+    cookie, _ = await sessions.sign_in_as(issuer.person(token=""))
+    issuer.now = 1299
+    assert await sessions.find(cookie) is not None
+    issuer.now = 1301
+    assert await sessions.find(cookie) is None
+
+
+async def test_while_an_issuer_is_away_a_session_cannot_be_used_and_later_it_can() -> None:
+    issuer = Vouching(MemoryStore())
+    sessions = issuer.sessions()
+    cookie, _ = await sessions.sign_in_as(issuer.person())
+    issuer.now, issuer.error = 1301, ServerUnavailable("It is away.")
+    assert await sessions.find(cookie) is None
+    issuer.error = None
+    assert await sessions.find(cookie) is not None
+
+
+async def test_many_pages_of_several_processes_ask_the_issuer_once() -> None:
+    issuer = Vouching(MemoryStore())
+    processes = [issuer.sessions(), issuer.sessions()]
+    cookie, _ = await processes[0].sign_in_as(issuer.person())
+    issuer.now = 1301
+    found: list[ConsoleSession | None] = []
+
+    async def find(sessions: ConsoleSessions) -> None:
+        found.append(await sessions.find(cookie))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            for sessions in processes * 5:
+                group.start_soon(find, sessions)
+    assert all(found)
+    assert issuer.asked == ["refresh-0"]

@@ -9,12 +9,18 @@ import anyio
 import httpx2
 import pytest
 from authlib.oauth2.rfc6749 import OAuth2Request
+from starlette.responses import Response
 from tests.console.support import ADDRESS, TOKENS, Browser, console_app
 from tests.fixtures.servers.authorization import Client
+from tests.server.issuer import FakeIssuer, FakeNet
 from tests.server.test_oauth_login import JwtIssuer
 from tests.upstream.support import serving
 
+from toolcrib.console.oidc import OidcSignIn
+from toolcrib.errors import NotAuthenticated, ServerUnavailable
 from toolcrib.options import AuthOptions, IssuerOptions
+from toolcrib.state.memory import MemoryStore
+from toolcrib.types import Caller
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +136,105 @@ async def test_an_answer_of_another_issuer_is_refused() -> None:
             back = await consent(url)
             mixed = f"{back.partition('&iss=')[0]}&iss=https%3A%2F%2Fevil.example"
             assert (await browser.get(mixed)).status_code == 401
+
+
+@pytest.mark.parametrize("cookie", ["", "nonsense", "e30=", "W10=", "eyJpc3N1ZXIiOiAxfQ==", "bnVsbA==", "%ff", "é"])
+async def test_a_cookie_that_is_no_attempt_opens_nothing(cookie: str) -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in() as (_, browser, url):
+            back = await consent(url)
+            browser.cookies.clear()
+            refused = await browser.get(back, headers={b"cookie": f"toolcrib_sign_in={cookie}".encode()})
+            assert (refused.status_code, "did not begin" in refused.text) == (401, True)
+
+
+class SignIns:
+    """Signing in at an issuer in memory, which counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.login = FakeIssuer()
+        self.net = FakeNet(self.login)
+        self.answer: dict[str, Any] = {}
+        options = IssuerOptions(issuer=self.login.url, client_id="console", sign_in=True, tenant="acme")
+        self.oidc = OidcSignIn(AuthOptions(issuers=(options,)), MemoryStore(), fetch=self)
+
+    async def __call__(self, url: str, form: Mapping[str, str] | None = None, auth: Any = None) -> Any:
+        if url == f"{self.login.url}/token" and not self.login.is_down:
+            self.net.asked.append(url)
+            return self.answer
+        found = await self.net(url, form, auth)
+        if "issuer" in found:
+            return {
+                **found,
+                "authorization_endpoint": "https://login.example/a",
+                "token_endpoint": f"{self.login.url}/token",
+            }
+        return found
+
+
+async def test_a_flood_of_attempts_asks_the_issuer_once_and_stores_nothing() -> None:
+    it = SignIns()
+    for _ in range(200):
+        await it.oidc.begin(it.login.url, CALLBACK, "/")
+    assert len(it.net.asked) == 1
+
+
+async def test_an_issuer_that_is_away_is_not_asked_at_every_attempt() -> None:
+    it = SignIns()
+    it.login.is_down = True
+    for _ in range(20):
+        with pytest.raises(ServerUnavailable):
+            await it.oidc.begin(it.login.url, CALLBACK, "/")
+    assert len(it.net.asked) == 2  # both addresses of the metadata, once
+
+
+ANN = Caller(id="ann", tenant="acme", issuer="https://login.example/acme", roles=frozenset({"console"}))
+
+
+async def test_a_renewal_takes_over_what_the_issuer_says_now() -> None:
+    it = SignIns()
+    it.answer = {"id_token": it.login.token(aud="console", roles=["admin"]), "refresh_token": "second"}
+    person = await it.oidc.renew(ANN, "first")
+    assert (person.caller.key, person.caller.roles, person.refresh_token) == (ANN.key, frozenset({"admin"}), "second")
+    it.answer = {"access_token": "opaque", "expires_in": 60}
+    person = await it.oidc.renew(ANN, "first")
+    assert (person.caller, person.refresh_token) == (ANN, "first")
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"sub": "eve"}, {"aud": "another"}, {"iss": "https://evil.example"}, {"exp": 1}, {"azp": "x", "aud": "console"}],
+)
+async def test_a_renewal_that_is_for_someone_or_something_else_is_refused(claims: dict[str, Any]) -> None:
+    it = SignIns()
+    it.answer = {"id_token": it.login.token(**{"aud": "console", **claims})}
+    with pytest.raises(NotAuthenticated):
+        await it.oidc.renew(ANN, "first")
+
+
+async def test_a_refresh_token_that_the_issuer_refuses_ends_the_session_and_one_that_is_away_does_not() -> None:
+    issuer = OidcIssuer()
+    with anyio.fail_after(20):
+        async with serving(issuer.app) as login:
+            issuer.issuer = login
+            issuer.metadata = {"jwks_uri": f"{login}/keys"}
+            options = IssuerOptions(
+                issuer=login, client_id="console", client_secret="secret-of-the-console", sign_in=True
+            )
+            auth = AuthOptions(issuers=(options,), private_hosts=("127.0.0.1",))
+            oidc = OidcSignIn(auth, MemoryStore())
+            url, cookie = await oidc.begin(login, CALLBACK, "/")
+            answer = {name: values[0] for name, values in parse_qs(urlsplit(await consent(url)).query).items()}
+            person, _ = await oidc.finish(answer, cookie)
+            assert person.refresh_token
+            person = await oidc.renew(person.caller, person.refresh_token)
+            issuer.before_token = lambda _: Response(status_code=503)
+            with pytest.raises(ServerUnavailable):
+                await oidc.renew(person.caller, person.refresh_token)
+            issuer.before_token = lambda _: None
+            issuer.families[0].revoked = True
+            with pytest.raises(NotAuthenticated):
+                await oidc.renew(person.caller, person.refresh_token)
 
 
 async def test_no_one_is_sent_to_an_issuer_that_the_settings_do_not_name() -> None:

@@ -28,7 +28,7 @@ from toolcrib.console.oidc import ATTEMPT_S, OidcSignIn
 from toolcrib.console.pages import ConsolePage, ConsoleParts, Handler, Visit, read_form, segment
 from toolcrib.console.processes import Processes
 from toolcrib.console.recorder import CallRecorder
-from toolcrib.console.sessions import SESSION_S, ConsoleSession, ConsoleSessions, proves
+from toolcrib.console.sessions import ConsoleSession, ConsoleSessions, proves
 from toolcrib.errors import InvalidRequest, NotFound, RateLimited, SettingsError, ToolcribError, missing_extra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.server.asgi import HostOriginMiddleware
@@ -62,7 +62,7 @@ _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 _SIGN_IN: Final = "/sign-in"
 _URL_CHARS: Final = ":/%#?=@[]!$&'()*+,;"
 _CALLBACK: Final = "/sign-in/callback"
-_STATE_COOKIE: Final = "toolcrib_sign_in"
+_ATTEMPT_COOKIE: Final = "toolcrib_sign_in"
 _MENU: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
@@ -133,6 +133,7 @@ def make_console(
         processes=Processes(peers, recorder, statuses, settings, problem=settings_problem, save=save),
         settings=settings,
     )
+    oidc = OidcSignIn(own.auth, gateway.state)
     sessions = ConsoleSessions(
         gateway.state,
         choose_authenticator(options, authenticator),
@@ -140,8 +141,10 @@ def make_console(
         tokens=lambda: settings().http.tokens,
         issuers=lambda: [one.issuer for one in settings().auth.issuers if one.sign_in],
         only_tokens=not own.auth.enabled,
+        renew=oidc.renew,
+        lasts_s=own.console.session_s,
     )
-    return Console(parts, sessions, options, OidcSignIn(own.auth, gateway.state))
+    return Console(parts, sessions, options, oidc)
 
 
 class Console(AsgiApp):
@@ -271,7 +274,7 @@ class Console(AsgiApp):
                 return self._turn_away(request)
             response = await self._answer(handler, request, session)
             if cookie is not None:
-                _set_cookie(request, response, cookie)
+                self._set_cookie(request, response, cookie)
             return response
 
         return endpoint
@@ -341,7 +344,7 @@ class Console(AsgiApp):
         except ToolcribError as error:
             return await self._sign_in_page(request, str(error), 429 if isinstance(error, RateLimited) else 401)
         response = RedirectResponse(_local_page(request, form.get("next", "/")), status_code=303)
-        _set_cookie(request, response, cookie)
+        self._set_cookie(request, response, cookie)
         return response
 
     async def _begin_oidc(self, request: Request) -> Response:
@@ -350,30 +353,46 @@ class Console(AsgiApp):
         redirect_uri = f"{base}{request.scope.get('root_path', '')}{_CALLBACK}"
         asked = request.query_params
         try:
-            url, state = await self._oidc.begin(asked.get("issuer", ""), redirect_uri, asked.get("next", "/"))
+            url, attempt = await self._oidc.begin(asked.get("issuer", ""), redirect_uri, asked.get("next", "/"))
         except ToolcribError as error:
             return await self._sign_in_page(request, str(error), 401)
         response = RedirectResponse(url, status_code=303)
         # Not strict: the issuer's page leads back here.
         response.set_cookie(
-            _STATE_COOKIE, state, max_age=int(ATTEMPT_S), httponly=True, samesite="lax", secure=base.startswith("https")
+            _ATTEMPT_COOKIE,
+            attempt,
+            max_age=int(ATTEMPT_S),
+            httponly=True,
+            samesite="lax",
+            secure=base.startswith("https"),
         )
         return response
 
     async def _finish_oidc(self, request: Request) -> Response:
         try:
-            cookie = request.cookies.get(_STATE_COOKIE, "")
-            caller, wanted = await self._oidc.finish(request.query_params, cookie)
-            session, _ = await self._sessions.sign_in_as(caller)
+            cookie = request.cookies.get(_ATTEMPT_COOKIE, "")
+            person, wanted = await self._oidc.finish(request.query_params, cookie)
+            session, _ = await self._sessions.sign_in_as(person)
         except ToolcribError as error:
             return await self._sign_in_page(request, str(error), 401)
         # A redirect would still be part of the issuer's navigation, on which browsers send no strict cookie.
         values = {"title": "Signed in", "next": _local_page(request, wanted)}
         response = await self._render(request, None, ConsolePage("signed_in.html", values))
         response.headers["refresh"] = f"0; url={quote(values['next'], safe=_URL_CHARS)}"
-        _set_cookie(request, response, session)
-        response.delete_cookie(_STATE_COOKIE)
+        self._set_cookie(request, response, session)
+        response.delete_cookie(_ATTEMPT_COOKIE)
         return response
+
+    def _set_cookie(self, request: Request, response: Response, value: str) -> None:
+        response.set_cookie(
+            _cookie_name(request),
+            value,
+            max_age=int(self.parts.options.session_s),
+            path=request.scope.get("root_path", "") or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
 
     async def _sign_in_page(self, request: Request, problem: str, status: int) -> Response:
         wanted = request.query_params.get("next", "/")
@@ -483,18 +502,6 @@ def _local_page(request: Request, wanted: str) -> str:
     # Browsers leave tabs and line ends out of an address, and take a backslash for a slash.
     local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
     return f"{request.scope.get('root_path', '')}{wanted if local else '/'}"
-
-
-def _set_cookie(request: Request, response: Response, value: str) -> None:
-    response.set_cookie(
-        _cookie_name(request),
-        value,
-        max_age=int(SESSION_S),
-        path=request.scope.get("root_path", "") or "/",
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
 
 
 def _with_headers(app: Any) -> Any:

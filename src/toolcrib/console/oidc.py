@@ -1,63 +1,97 @@
 """Sign in to the console at an authorization server: OpenID Connect, authorization code with PKCE.
 
-What an attempt needs until the person comes back is kept for ten minutes, under a digest of its `state`, and can be
-used once. A cookie binds it to the browser that began it.
+What an attempt needs until the person comes back is in a cookie of the browser that began it, so attempts that lead
+nowhere cost the gateway nothing. Each attempt can be used once, within ten minutes.
 """
 
+import asyncio
 import base64
+import binascii
 import hashlib
 import hmac
+import json
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from toolcrib.errors import NotAuthenticated, ServerUnavailable
-from toolcrib.server.issuers import Fetch, Issuer, IssuerFetch, KeySet, read_metadata
+from toolcrib.server.issuers import Fetch, Issuer, IssuerFetch, IssuerMetadata, IssuerRefused, KeySet, seconds
 from toolcrib.server.oauth import claims_to_caller
 from toolcrib.server.options import AuthOptions, IssuerOptions
 from toolcrib.state.base import StateCodec, StateStore
-from toolcrib.types import JSON, Caller
+from toolcrib.types import Caller
 
 ATTEMPT_S: Final = 600.0
 """How long a person may take to sign in, in seconds."""
-_MAX_ATTEMPTS: Final = 1000
+_MAX_USED: Final = 10_000
+_MAX_ASKED: Final = 16
+"""Codes and refresh tokens that the issuers are asked about at the same time: anyone can send made-up codes."""
+_MAX_WANTED: Final = 1000
 _FAILED: Final = "Signing in failed."
 _AGAIN: Final = "Begin again on the sign-in page."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignedIn:
+    """A person, as an issuer says."""
+
+    caller: Caller
+    until: float
+    """When the issuer has to be asked again, in seconds since the epoch."""
+    refresh_token: str = field(default="", repr=False)
+    """What to ask it with; empty if the person has to sign in again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
     issuer: str
+    state: str
     verifier: str
     nonce: str
     redirect_uri: str
     wanted: str
+    began: float
+
+    def as_cookie(self) -> str:
+        return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
 
 
-def _decode(saved: JSON) -> _Attempt:
+def _attempt_of(cookie: str) -> _Attempt | None:
     try:
-        return _Attempt(**(saved if isinstance(saved, dict) else {}))
-    except TypeError as error:
-        raise ValueError("not an attempt to sign in") from error
-
-
-def _encode(attempt: _Attempt) -> JSON:
-    return {name: getattr(attempt, name) for name in _Attempt.__slots__}
+        found = json.loads(base64.urlsafe_b64decode(cookie.encode("ascii", "replace")))
+        attempt = _Attempt(**found)
+    except (TypeError, ValueError, RecursionError, binascii.Error):
+        return None
+    texts = (attempt.issuer, attempt.state, attempt.verifier, attempt.nonce, attempt.redirect_uri, attempt.wanted)
+    fits = all(isinstance(text, str) for text in texts) and isinstance(attempt.began, (int, float))
+    return attempt if fits else None
 
 
 class OidcSignIn:
     """Leads people to the issuers that the settings name for the console, and takes them back."""
 
-    def __init__(self, auth: AuthOptions, state: StateStore, *, fetch: Fetch | None = None) -> None:
+    def __init__(
+        self,
+        auth: AuthOptions,
+        state: StateStore,
+        *,
+        fetch: Fetch | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._fetch = fetch or IssuerFetch(auth.private_hosts)
-        self._attempts = state.table("console sign-ins", StateCodec(_encode, _decode), max_entries=_MAX_ATTEMPTS)
+        self._clock = clock
+        self._used = state.table("console sign-ins", StateCodec(bool, bool), max_entries=_MAX_USED)
+        self._asking = asyncio.Semaphore(_MAX_ASKED)
         self._issuers: dict[str, Issuer] = {}
+        self._metadata: dict[str, IssuerMetadata] = {}
         for given in auth.issuers:
             if given.sign_in:
                 options = replace(given, id_tokens=True)
                 self._issuers[given.issuer] = Issuer(options, auth, KeySet(options, self._fetch), self._fetch)
+                self._metadata[given.issuer] = IssuerMetadata(given.issuer, self._fetch)
 
     @property
     def issuers(self) -> Sequence[tuple[str, str]]:
@@ -65,39 +99,80 @@ class OidcSignIn:
         return [(issuer, urlsplit(issuer).hostname or issuer) for issuer in self._issuers]
 
     async def begin(self, issuer: str, redirect_uri: str, wanted: str) -> tuple[str, str]:
-        """The address to lead the person to, and the state for a cookie. Raises `NotAuthenticated`."""
+        """The address to lead the person to, and a cookie for their browser.
+
+        Raises `NotAuthenticated`, or `ServerUnavailable` if the issuer cannot be asked.
+        """
         options = self._known(issuer).options
-        metadata = await self._metadata(issuer)
+        url = _endpoint(await self._metadata[issuer].read(), "authorization_endpoint")
         state, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(3))
-        attempt = _Attempt(issuer=issuer, verifier=verifier, nonce=nonce, redirect_uri=redirect_uri, wanted=wanted)
-        await self._attempts.set(_digest(state), attempt, ttl_s=ATTEMPT_S)
+        attempt = _Attempt(
+            issuer=issuer,
+            state=state,
+            verifier=verifier,
+            nonce=nonce,
+            redirect_uri=redirect_uri,
+            wanted=wanted if len(wanted) <= _MAX_WANTED else "/",
+            began=self._clock(),
+        )
         asked = {
             "response_type": "code",
             "client_id": options.client_id,
             "redirect_uri": redirect_uri,
-            "scope": "openid",
+            "scope": " ".join(options.sign_in_scopes),
             "state": state,
             "nonce": nonce,
             "code_challenge": _challenge(verifier),
             "code_challenge_method": "S256",
         }
-        url = _endpoint(metadata, "authorization_endpoint")
-        return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", state
+        return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", attempt.as_cookie()
 
-    async def finish(self, answer: Mapping[str, str], cookie: str) -> tuple[Caller, str]:
+    async def finish(self, answer: Mapping[str, str], cookie: str) -> tuple[SignedIn, str]:
         """Who came back, and the page that they wanted. Raises `NotAuthenticated` or `ServerUnavailable`."""
-        state = answer.get("state", "")
-        if not state or not hmac.compare_digest(state.encode(), cookie.encode("utf-8", "surrogateescape")):
+        attempt, state = _attempt_of(cookie), answer.get("state", "")
+        if attempt is None or not state or not hmac.compare_digest(_bytes(state), _bytes(attempt.state)):
             raise NotAuthenticated("This browser did not begin to sign in.", hint=_AGAIN)
-        attempt = await self._attempts.update(_digest(state), lambda found: (None, found))
-        if attempt is None:
+        place = hashlib.sha256(_bytes(state)).hexdigest()
+        if not 0 <= self._clock() - attempt.began < ATTEMPT_S or await self._used.get(place):
             raise NotAuthenticated("This attempt to sign in has ended.", hint=_AGAIN)
         if "code" not in answer or answer.get("iss", attempt.issuer) != attempt.issuer:
             raise NotAuthenticated(_FAILED, hint=_AGAIN)
         issuer = self._known(attempt.issuer)
-        claims = await issuer.verify(await self._id_token(issuer.options, attempt, answer["code"]))
-        self._check(claims, issuer.options, attempt)
-        return claims_to_caller(claims, issuer.options), attempt.wanted
+        form = {
+            "grant_type": "authorization_code",
+            "code": answer["code"],
+            "redirect_uri": attempt.redirect_uri,
+            "code_verifier": attempt.verifier,
+        }
+        tokens = await self._tokens(issuer.options, form)
+        claims = await self._id_claims(issuer, tokens)
+        nonce = claims.get("nonce")
+        if not isinstance(nonce, str) or not hmac.compare_digest(_bytes(nonce), _bytes(attempt.nonce)):
+            raise NotAuthenticated(_FAILED, hint=_AGAIN)
+        if await self._used.update(place, lambda used: (True, used), ttl_s=ATTEMPT_S):
+            raise NotAuthenticated("This attempt to sign in has ended.", hint=_AGAIN)
+        return self._signed_in(claims_to_caller(claims, issuer.options), claims, tokens), attempt.wanted
+
+    async def renew(self, caller: Caller, refresh_token: str) -> SignedIn:
+        """The person as their issuer says now. Raises `NotAuthenticated` if it vouches for them no longer, or
+        `ServerUnavailable` if it cannot be asked.
+        """
+        issuer = self._known(caller.issuer or "")
+        tokens = await self._tokens(issuer.options, {"grant_type": "refresh_token", "refresh_token": refresh_token})
+        tokens = {"refresh_token": refresh_token, **tokens}
+        if "id_token" not in tokens:  # it need not send one; then nothing has changed
+            return self._signed_in(caller, {}, tokens)
+        claims = await self._id_claims(issuer, tokens)
+        found = claims_to_caller(claims, issuer.options)
+        if found.key != caller.key:
+            raise NotAuthenticated(_FAILED, hint=_AGAIN)
+        return self._signed_in(found, claims, tokens)
+
+    def _signed_in(self, caller: Caller, claims: Mapping[str, Any], tokens: Mapping[str, Any]) -> SignedIn:
+        now, lasts_s = self._clock(), seconds(tokens.get("expires_in")) or 0.0
+        until = seconds(claims.get("exp")) or now + lasts_s
+        token = tokens.get("refresh_token")
+        return SignedIn(caller=caller, until=until, refresh_token=token if isinstance(token, str) else "")
 
     def _known(self, issuer: str) -> Issuer:
         found = self._issuers.get(issuer)
@@ -105,34 +180,30 @@ class OidcSignIn:
             raise NotAuthenticated("The settings do not name this issuer for the console.")
         return found
 
-    async def _metadata(self, issuer: str) -> Mapping[str, Any]:
-        return await read_metadata(issuer, self._fetch)
+    async def _tokens(self, options: IssuerOptions, form: Mapping[str, str]) -> Mapping[str, Any]:
+        """The answer of the token endpoint. Raises `NotAuthenticated` if it refuses, else `ServerUnavailable`."""
+        url = _endpoint(await self._metadata[options.issuer].read(), "token_endpoint")
+        try:
+            async with self._asking:
+                if options.client_secret:
+                    answer = await self._fetch(url, form, (options.client_id, options.client_secret))
+                else:
+                    answer = await self._fetch(url, {**form, "client_id": options.client_id})
+        except IssuerRefused as error:
+            raise NotAuthenticated(_FAILED, hint=_AGAIN) from error
+        return answer if isinstance(answer, dict) else {}
 
-    async def _id_token(self, options: IssuerOptions, attempt: _Attempt, code: str) -> str:
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": attempt.redirect_uri,
-            "code_verifier": attempt.verifier,
-        }
-        url = _endpoint(await self._metadata(attempt.issuer), "token_endpoint")
-        if options.client_secret:
-            answer = await self._fetch(url, form, (options.client_id, options.client_secret))
-        else:
-            answer = await self._fetch(url, {**form, "client_id": options.client_id})
-        token = answer.get("id_token") if isinstance(answer, dict) else None
+    async def _id_claims(self, issuer: Issuer, tokens: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The claims of an ID token that was made for this client. Raises `NotAuthenticated`."""
+        token, own = tokens.get("id_token"), issuer.options.client_id
         if not isinstance(token, str):
             raise NotAuthenticated(_FAILED, hint="The authorization server sent no ID token.")
-        return token
-
-    def _check(self, claims: Mapping[str, Any], options: IssuerOptions, attempt: _Attempt) -> None:
-        """Raise `NotAuthenticated` unless the ID token was made for this attempt, and for this client."""
+        claims = await issuer.verify(token)
         given = claims.get("aud")
         audiences = given if isinstance(given, list) else [given]
-        is_ours = options.client_id in audiences and claims.get("azp", options.client_id) == options.client_id
-        nonce = claims.get("nonce")
-        if not is_ours or not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), attempt.nonce.encode()):
+        if own not in audiences or claims.get("azp", own) != own:
             raise NotAuthenticated(_FAILED, hint=_AGAIN)
+        return claims
 
 
 def _endpoint(metadata: Mapping[str, Any], name: str) -> str:
@@ -146,5 +217,5 @@ def _challenge(verifier: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
-def _digest(state: str) -> str:
-    return hashlib.sha256(state.encode("utf-8", "surrogateescape")).hexdigest()
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -2,23 +2,30 @@
 
 Only digests of cookies are stored, and a token only sealed with its cookie, so that it can be checked again while the
 cookie is used. A session ends after some hours, at sign-out, when the tokens of the settings change, and soon after
-its own token is revoked or expires. Where only this machine can connect and no token is set, everyone is the local
-caller.
+its own token is revoked or expires. One that was opened at an authorization server lasts as long as the ID token, and
+longer if the issuer still vouches for the person then: one process asks it, with the refresh token. Where only this
+machine can connect and no token is set, everyone is the local caller.
 """
 
+import asyncio
 import hashlib
 import hmac
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import anyio
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from toolcrib.console.oidc import SignedIn
 from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError, ToolcribError
 from toolcrib.server.auth import check_not_local
 from toolcrib.server.options import Token
 from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.state.coordination import Leases
 from toolcrib.types import JSON, LOCAL, Authenticator, Caller
 
 SESSION_S: Final = 12 * 3600.0
@@ -30,6 +37,14 @@ _MAX_PEERS: Final = 1000
 _CHECK_S: Final = 20.0
 """How long the token of a session counts as valid before it is looked up again, in seconds."""
 _WINDOW_S: Final = 60.0
+_NONCE_BYTES: Final = 12
+_RENEWAL_S: Final = 20.0
+"""How long one process may take to ask an issuer again before another may try, in seconds."""
+_RENEWAL_LOOKS: Final = 200
+_RENEWAL_PAUSE_S: Final = 0.1
+
+Renew = Callable[[Caller, str], Awaitable[SignedIn]]
+"""Asks the issuer of a person again, with a refresh token. Raises `NotAuthenticated`, or `ServerUnavailable`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +57,11 @@ class ConsoleSession:
     csrf: str
     """Every form sends it back, so that no other site can send one."""
     sealed: str = ""
-    """The token, which only the cookie opens; empty where none is needed, and for a person of an issuer."""
+    """The token, or the refresh token of a person of an issuer, which only the cookie opens; empty without one."""
+    until: float = 0.0
+    """When the issuer of a person has to be asked again, in seconds since the epoch; 0 for never."""
+    ends: float = 0.0
+    """When it ends at the latest, in seconds since the epoch."""
     tokens: str = ""
     """A digest of the tokens that were valid at sign-in; `local` where none is needed."""
 
@@ -56,6 +75,7 @@ def _encode(session: ConsoleSession) -> JSON:
         "csrf": session.csrf,
         "sealed": session.sealed,
         "tokens": session.tokens,
+        "times": [session.until, session.ends],
     }
 
 
@@ -65,7 +85,8 @@ def _decode(value: JSON) -> ConsoleSession:
         scopes, roles, groups = map(frozenset, value["claims"])
         caller = Caller(id=name, tenant=tenant, issuer=issuer, scopes=scopes, roles=roles, groups=groups)
         parts = {name: value[name] for name in ("key", "csrf", "sealed", "tokens")}
-        return ConsoleSession(caller=caller, **parts)
+        until, ends = map(float, value["times"])
+        return ConsoleSession(caller=caller, until=until, ends=ends, **parts)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError("not a session") from error
 
@@ -82,10 +103,13 @@ class ConsoleSessions:
         tokens: Callable[[], tuple[Token, ...]] = tuple,
         issuers: Callable[[], Collection[str]] = tuple,
         only_tokens: bool = True,
+        renew: Renew | None = None,
+        lasts_s: float = SESSION_S,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Without an authenticator everyone is signed in as the local caller; `tokens` and `issuers` are those of
-        the settings, and `only_tokens` says that there is no other way to sign in.
+        the settings, and `only_tokens` says that there is no other way to sign in. `renew` asks an issuer again.
         """
         self._table = state.table("console sessions", StateCodec(_encode, _decode), max_entries=_MAX_SESSIONS)
         self._authenticator = authenticator
@@ -93,7 +117,12 @@ class ConsoleSessions:
         self._tokens = tokens
         self._issuers = issuers
         self._only_tokens = only_tokens
+        self._renew = renew
+        self._lasts_s = lasts_s
         self._clock = clock
+        self._wall = wall
+        self._leases = Leases(state, "console renewals")
+        self._renewing: dict[str, asyncio.Task[ConsoleSession | None]] = {}
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
         self._checked: OrderedDict[str, float] = OrderedDict()
         """When the token of each session was last looked up."""
@@ -125,13 +154,13 @@ class ConsoleSessions:
                 self._failures.popitem(last=False)
             raise
 
-    async def sign_in_as(self, caller: Caller) -> tuple[str, ConsoleSession]:
+    async def sign_in_as(self, person: SignedIn) -> tuple[str, ConsoleSession]:
         """Open a session for a person that an issuer vouches for. Raises `NotAuthenticated`."""
-        if not self._is_welcome(caller):
+        if not self._is_welcome(person.caller):
             raise NotAuthenticated(
-                f"{caller.id} may not use the console.", hint=f'It needs the role or the scope "{self._scope}".'
+                f"{person.caller.id} may not use the console.", hint=f'It needs the role or the scope "{self._scope}".'
             )
-        return await self._open(caller)
+        return await self._open(person.caller, person.refresh_token, person.until)
 
     def _is_welcome(self, caller: Caller) -> bool:
         """Whether a person of an issuer may use the console: the settings name the issuer for it."""
@@ -148,16 +177,18 @@ class ConsoleSessions:
             )
         return caller
 
-    async def _open(self, caller: Caller, token: str = "") -> tuple[str, ConsoleSession]:
+    async def _open(self, caller: Caller, token: str = "", until: float = 0.0) -> tuple[str, ConsoleSession]:
         cookie = secrets.token_urlsafe(32)
         session = ConsoleSession(
             key=_digest(cookie),
             caller=caller,
             csrf=secrets.token_urlsafe(24),
-            sealed=_sealed(cookie, token.strip().encode()).hex(),
+            sealed=_seal(cookie, token.strip()),
             tokens=self._tokens_digest(),
+            until=until,
+            ends=self._wall() + self._lasts_s,
         )
-        await self._table.set(session.key, session, ttl_s=SESSION_S)
+        await self._table.set(session.key, session, ttl_s=self._lasts_s)
         return cookie, session
 
     async def open_local(self) -> tuple[str, ConsoleSession] | None:
@@ -171,21 +202,66 @@ class ConsoleSessions:
         session = await self._table.get(_digest(cookie))
         if session is None or session.tokens != self._tokens_digest():
             return None
+        if session.until:
+            return await self._of_person(session, cookie)
         return session if await self._is_valid(session, cookie) else None
 
-    async def _is_valid(self, session: ConsoleSession, cookie: str) -> bool:
-        """Whether the token of a session still identifies its caller; looked up again after a while.
+    async def _of_person(self, session: ConsoleSession, cookie: str) -> ConsoleSession | None:
+        """The session of a person of an issuer; None if the issuer vouches for them no longer, or cannot be asked."""
+        if not self._is_welcome(session.caller):
+            return None
+        if self._wall() < session.until:
+            return session
+        if not session.sealed or self._renew is None:
+            await self._table.delete(session.key)
+            return None
+        task = self._renewing.get(session.key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._renewed(session, cookie))
+            self._renewing[session.key] = task
+            task.add_done_callback(lambda _: self._renewing.pop(session.key, None))
+        return await asyncio.shield(task)
 
-        A session that was opened at an authorization server has no token, and lasts its time, as long as the settings
-        name the server.
-        """
+    async def _renewed(self, known: ConsoleSession, cookie: str) -> ConsoleSession | None:
+        """Ask the issuer, unless another process does: a refresh token can be good for one use."""
+        assert self._renew is not None  # noqa: S101 - the caller has looked
+        session: ConsoleSession | None = known
+        for _ in range(_RENEWAL_LOOKS):
+            lease = await self._leases.acquire(known.key, secrets.token_hex(8), ttl_s=_RENEWAL_S)
+            try:
+                session = await self._table.get(known.key)
+                if session is None or session.until != known.until:
+                    break
+                if lease is not None:
+                    return await self._ask_issuer(session, cookie, self._renew)
+            finally:
+                if lease is not None:
+                    await self._leases.release(lease)
+            await anyio.sleep(_RENEWAL_PAUSE_S)
+        return session if session is not None and self._wall() < session.until else None
+
+    async def _ask_issuer(self, session: ConsoleSession, cookie: str, renew: Renew) -> ConsoleSession | None:
+        try:
+            person = await renew(session.caller, _opened(cookie, session.sealed))
+        except NotAuthenticated:
+            await self._table.delete(session.key)
+            return None
+        except ToolcribError:  # what would decide cannot be reached; later it may
+            return None
+        if not self._is_welcome(person.caller):
+            await self._table.delete(session.key)
+            return None
+        renewed = replace(session, caller=person.caller, until=person.until, sealed=_seal(cookie, person.refresh_token))
+        await self._table.set(session.key, renewed, ttl_s=max(session.ends - self._wall(), 0.001))
+        return renewed
+
+    async def _is_valid(self, session: ConsoleSession, cookie: str) -> bool:
+        """Whether the token of a session still identifies its caller; looked up again after a while."""
         now = self._clock()
         if not self.needs_token or now < self._checked.get(session.key, -_CHECK_S) + _CHECK_S:
             return True
-        if not session.sealed:
-            return self._is_welcome(session.caller)
         try:
-            caller = await self._identify(_sealed(cookie, bytes.fromhex(session.sealed)).decode("utf-8", "replace"))
+            caller = await self._identify(_opened(cookie, session.sealed))
         except NotAuthenticated:
             await self._table.delete(session.key)
             return False
@@ -212,14 +288,23 @@ def proves(session: ConsoleSession, sent: Mapping[str, Any], header: str | None)
     return hmac.compare_digest(session.csrf.encode(), given.encode("utf-8", "replace"))
 
 
-def _sealed(cookie: str, text: bytes) -> bytes:
-    """Seal a text with a cookie, or open it again. A cookie is random and seals one text, as a one-time pad must.
+def _seal(cookie: str, text: str) -> str:
+    """Seal a text with a cookie, which is random; an empty one stays empty.
 
-    >>> _sealed("c", _sealed("c", b"token"))
-    b'token'
+    >>> _opened("c", _seal("c", "token")), _opened("c", _seal("c", ""))
+    ('token', '')
     """
-    pad = hashlib.shake_256(f"toolcrib console {cookie}".encode()).digest(len(text))
-    return bytes(one ^ other for one, other in zip(text, pad, strict=True))
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return (nonce + _cipher(cookie).encrypt(nonce, text.encode(), None)).hex() if text else ""
+
+
+def _opened(cookie: str, sealed: str) -> str:
+    data = bytes.fromhex(sealed)
+    return _cipher(cookie).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None).decode() if data else ""
+
+
+def _cipher(cookie: str) -> AESGCM:
+    return AESGCM(hashlib.sha256(f"toolcrib console {cookie}".encode("utf-8", "surrogateescape")).digest())
 
 
 def _digest(text: str) -> str:

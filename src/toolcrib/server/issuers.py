@@ -54,6 +54,11 @@ _MAX_ASKED: Final = 16
 """Tokens that an issuer is asked about at the same time: anyone can send any number of made-up ones."""
 LOG_IN: Final = "Log in again."
 _OK: Final = 200
+_REFUSED: Final = (400, 401, 403)
+
+
+class IssuerRefused(ServerUnavailable):
+    """An issuer has answered, and will not do what it was asked for."""
 
 
 class Fetch(Protocol):
@@ -75,7 +80,7 @@ class IssuerFetch:
     async def __call__(
         self, url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None
     ) -> Any:
-        """GET the address, or POST the form there as this user. Raises `ServerUnavailable`."""
+        """GET the address, or POST the form there as this user. Raises `ServerUnavailable`, `IssuerRefused` for 4xx."""
         host = urlsplit(url).hostname or ""
         try:
             self._check(url, host)
@@ -109,6 +114,8 @@ class IssuerFetch:
                 "GET" if form is None else "POST", url, data=form, headers=headers, allow_redirects=False
             ) as answer,
         ):
+            if answer.status in _REFUSED:
+                raise IssuerRefused(f"The authorization server {host} refused the request (HTTP {answer.status}).")
             if answer.status != _OK:
                 raise _unavailable(host, f"it answered HTTP {answer.status}")
             return await _bounded(answer.content, host)
@@ -210,6 +217,39 @@ async def read_metadata(issuer: str, fetch: Fetch) -> Mapping[str, Any]:
             return found
         failure = _unavailable(urlsplit(issuer).hostname or "", "its metadata names another issuer")
     raise failure or _unavailable(urlsplit(issuer).hostname or "", "it has no metadata")
+
+
+class IssuerMetadata:
+    """The metadata of an issuer: read when needed and again when it is old; after a failure, not again for a while."""
+
+    def __init__(self, issuer: str, fetch: Fetch, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._issuer = issuer
+        self._fetch = fetch
+        self._clock = clock
+        self._found: Mapping[str, Any] = {}
+        self._failure: ServerUnavailable | None = None
+        self._due_at = -math.inf
+        self._reading: asyncio.Task[None] | None = None
+
+    async def read(self) -> Mapping[str, Any]:
+        """The metadata. Raises `ServerUnavailable`; however many ask, the issuer is asked once at a time."""
+        if self._reading is None and self._clock() >= self._due_at:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+        if self._failure is not None:
+            raise self._failure
+        return self._found
+
+    async def _read(self) -> None:
+        try:
+            self._found, self._failure = await read_metadata(self._issuer, self._fetch), None
+            self._due_at = self._clock() + _KEYS_FRESH_S
+        except ServerUnavailable as error:
+            self._failure, self._due_at = error, self._clock() + _REREAD_AFTER_S
+            logger.warning("cannot read the metadata of issuer %s: %s", self._issuer, error.message)
+        finally:
+            self._reading = None
 
 
 class KeySet:

@@ -121,6 +121,10 @@ class IssuerOptions:
     """How the gateway authenticates itself there."""
     sign_in: bool = False
     """Whether people can sign in to the console there, with `client_id`."""
+    sign_in_scopes: tuple[str, ...] = ("openid",)
+    """The scopes to ask for then. With a refresh token, which some issuers give for `offline_access` only, a person is
+    signed in for as long as the issuer renews it; without one, until the ID token expires.
+    """
     caller_claim: str = "sub"
     tenant: str | None = None
     """The tenant of all its callers. Without `tenant` and `tenant_claim`, the issuer is their tenant."""
@@ -197,6 +201,8 @@ class AuthOptions:
             yield "tenants", "may have * at the end of a name only"
         if issuer.sign_in and not issuer.client_id:
             yield "sign_in", "needs client_id, which the issuer knows the console by"
+        if issuer.sign_in and "openid" not in issuer.sign_in_scopes:
+            yield "sign_in_scopes", 'needs "openid", without which there is no ID token'
         if issuer.introspection_url and not (issuer.client_id and issuer.client_secret):
             yield "introspection_url", "needs client_id and client_secret, which issuers ask for there"
 

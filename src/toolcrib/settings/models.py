@@ -301,6 +301,7 @@ class ConsoleTable(Table):
     content: bool = False
     calls: Count | None = None
     scope: NonEmpty | None = None
+    session_s: Seconds | None = None
 
 
 class ArgumentOverrideTable(Table):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from toolcrib.checks import checked
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.ranges import Count
+from toolcrib.ranges import Count, Seconds
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.server.options import AuthOptions, HttpOptions
@@ -60,6 +60,8 @@ class ConsoleOptions:
     """How many of the last calls and searches are kept, in memory."""
     scope: str = "console"
     """The scope that a token needs to sign in."""
+    session_s: Seconds = 12 * 3600
+    """How long a person stays signed in at most, in seconds."""
 
 
 @checked
