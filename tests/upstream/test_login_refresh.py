@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from tests.fixtures.servers.authorization import Issuer
-from tests.fixtures.servers.refresher import KEY, NAME
+from tests.fixtures.servers.refresher import KEY, NAME, state_of
+from tests.redis_server import NEEDS_REDIS, running_redis
 from tests.upstream.support import serving
 from tests.upstream.test_logins import browse
 
-from toolcrib.state.sqlite import SqliteStore
+from toolcrib.state.options import make_store
 from toolcrib.upstream.logins import LoginService
 from toolcrib.upstream.oauth import StoredLogin
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
@@ -28,7 +30,7 @@ REFRESHER = Path(__file__).parents[1] / "fixtures" / "servers" / "refresher.py"
 class Race:
     """Processes that refresh one login, of which some are killed at any moment."""
 
-    def __init__(self, issuer: Issuer, state: Path, refreshes: int) -> None:
+    def __init__(self, issuer: Issuer, state: str, refreshes: int) -> None:
         self.issuer = issuer
         self.state = state
         self.refreshes = refreshes
@@ -61,7 +63,7 @@ class Race:
         return Response(f'{{"resource": "{self.url}", "authorization_servers": ["{self.issuer.issuer}"]}}')
 
     async def log_in(self) -> None:
-        async with SqliteStore(self.state) as store, anyio.create_task_group() as group:
+        async with make_store(state_of(self.state)) as store, anyio.create_task_group() as group:
             service = LoginService(store, LoginOptions(key=KEY))
             service.start_soon = group.start_soon
             options = ServerOptions(name=NAME, url=self.url, auth=OAuthClientOptions())
@@ -81,7 +83,7 @@ class Race:
     async def _keep_running(self, kill_every: int) -> None:
         """Run a process; after about so many refreshes of its own, kill it and run another."""
         while not self.is_done and not self.logins_lost:
-            process = await anyio.open_process([sys.executable, str(REFRESHER), str(self.state), self.url])
+            process = await anyio.open_process([sys.executable, str(REFRESHER), self.state, self.url])
             await self._follow(process, self.random.randint(1, 2 * kill_every))
             code = await process.wait()
             self.logins_lost += code == 1
@@ -104,10 +106,10 @@ class Race:
                 return
 
 
-async def race(folder: Path, refreshes: int, *, kill_every: int, kills: int) -> Race:
+async def race(state: str, refreshes: int, *, kill_every: int, kills: int) -> Race:
     """Three processes, of which so many are killed."""
     issuer = Issuer()
-    it = Race(issuer, folder / "state.sqlite", refreshes)
+    it = Race(issuer, state, refreshes)
     async with serving(issuer.app) as address, serving(it.app) as origin:
         issuer.issuer, it.url = address, f"{origin}/mcp"
         await it.log_in()
@@ -115,10 +117,20 @@ async def race(folder: Path, refreshes: int, *, kill_every: int, kills: int) -> 
     return it
 
 
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=NEEDS_REDIS)])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where the processes keep the login."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "state.sqlite")
+        return
+    with running_redis(tmp_path) as server:
+        yield server.url
+
+
 @pytest.mark.slow
-async def test_three_processes_refresh_one_login_and_none_is_lost_when_they_are_killed(tmp_path: Path) -> None:
-    with anyio.fail_after(120):
-        it = await race(tmp_path, 100, kill_every=10, kills=4)
+async def test_three_processes_refresh_one_login_and_none_is_lost_when_they_are_killed(state: str) -> None:
+    with anyio.fail_after(240):
+        it = await race(state, 60, kill_every=10, kills=3)
     assert it.killed >= 2
     assert it.said["ok"] > 0
     assert it.logins_lost == 0

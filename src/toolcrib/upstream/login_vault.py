@@ -287,7 +287,7 @@ class LoginVault:
         self._logins = state.table("logins", _SEALED_TEXTS, durable=True, keep=True)
         self._leases = Leases(state, "login_leases", durable=True)
         self._answers = state.table("login_answers", _SEALED_TEXTS, durable=True)
-        self._pages = state.table("login_pages", _SEALED_TEXTS, max_entries=_MAX_PAGES)
+        self._pages = state.table("login_pages", _SEALED_TEXTS, max_entries=_MAX_PAGES, durable=True)
         self._options = options
         self._lease_s = lease_s
         self._sealer: Sealer | None = None
