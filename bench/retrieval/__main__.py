@@ -1,10 +1,10 @@
 """The retrieval benchmark: `python bench/run.py retrieval [--quick] [--stage NAME ...] [--set NAME ...] ...`.
 
 Stages: `quality`, `nothing` (queries that no tool fits), `everyday`, `languages`, `past` (past requests as a field),
-`speed`, `report`. Each stage puts its figures in `bench/results/retrieval.json`; the report is made of all that is
-there, so with some stages or engines only, the other figures stay as they were. With --quick, or with some sets or
-sizes only, the figures go to `bench/out/` and no page is changed. With --shipped, only the sets that everyone has are
-run, and their table goes into the README.
+`used` (tools of earlier sessions), `speed`, `report`. Each stage puts its figures in `bench/results/retrieval.json`;
+the report is made of all that is there, so with some stages or engines only, the other figures stay as they were. With
+--quick, or with some sets or sizes only, the figures go to `bench/out/` and no page is changed. With --shipped, only
+the sets that everyone has are run, and their table goes into the README.
 """
 
 import argparse
@@ -26,10 +26,11 @@ import past
 import quality
 import report
 import speed
+import used
 from engines import ENGINES, OURS
 from sets import OUT, ROOT, SAME_TOOLS, SHIPPED, found
 
-STAGES = ("quality", "nothing", "everyday", "languages", "past", "speed", "report")
+STAGES = ("quality", "nothing", "everyday", "languages", "past", "used", "speed", "report")
 RESULTS = ROOT / "bench" / "results" / "retrieval.json"
 SHIPPED_RESULTS = RESULTS.with_name("retrieval_shipped.json")
 
@@ -99,6 +100,8 @@ def run(asked: argparse.Namespace, path: Path, kept: dict[str, Any]) -> None:
             keep(path, kept, stage, languages.measured(chosen))
         elif stage == "past":
             keep(path, kept, stage, past.measured(sets))
+        elif stage == "used":
+            keep(path, kept, stage, used.measured(sets))
         elif stage == "speed":
             sizes = asked.sizes or (speed.SIZES[:2] if asked.quick else speed.SIZES)
             keep(path, kept, stage, speed.measured(chosen, distinct, sizes, 3.0 if asked.quick else speed.CELL_S))

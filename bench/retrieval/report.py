@@ -86,6 +86,8 @@ def markdown(kept: Figures) -> str:
         parts += [_languages(kept, part) for part in PARTS]
     if kept.get("past"):
         parts.append(_past(kept))
+    if kept.get("used"):
+        parts.append(_used(kept))
     if "speed" in kept:
         parts += [_times(kept), _builds(kept), _memory(kept), _added(kept)]
     return "\n\n".join(part for part in parts if part)
@@ -231,6 +233,18 @@ def _past(kept: Figures) -> str:
     rows.append(["**mean**", *(f"**{value:+.2f}**" for value in means)])
     intro = "What past requests add to nDCG@10, x100, and the share of tools that have a past:"
     return f"{intro}\n\n{table(head, rows)}"
+
+
+def _used(kept: Figures) -> str:
+    cases = kept["used"]
+    rows = [
+        [name, *(f"{100 * (cells[name]['with'] - cells[name]['without']):+.1f}" for cells in cases.values())]
+        for name in next(iter(cases.values()))
+    ]
+    means = [mean(100 * (one["with"] - one["without"]) for one in cells.values()) for cells in cases.values()]
+    rows.append(["**mean**", *(f"**{value:+.2f}**" for value in means)])
+    intro = "What tools of a caller's earlier sessions add to nDCG@10, x100, for requests whose tool was:"
+    return f"{intro}\n\n{table(['set', *cases], rows)}"
 
 
 def _languages(kept: Figures, part: str) -> str:

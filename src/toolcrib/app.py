@@ -501,6 +501,7 @@ class App(ToolDecorator, ServableApp):
     async def forget_requests(self, tenant: str | None = None, tool_id: str | None = None) -> int:
         """Forget the past requests of a tenant, or those of one tool, and the searches without hits that led to it.
 
+        Also which tools its callers used, or that they used this one.
         Returns how many tools had past requests, and how many groups of searches there were, together.
 
         `tenant` is None for callers without one. Raises `StateUnavailable` if the state file cannot be written.
@@ -510,6 +511,7 @@ class App(ToolDecorator, ServableApp):
             zero_hits = (
                 0 if self.telemetry.zero_hits is None else await self.telemetry.zero_hits.forget(tenant, tool_id)
             )
+            await self.gateway.sessions.forget_used(tenant, tool_id)
             return zero_hits + await self.gateway.past.forget(tenant, tool_id)
 
         return await self._in_app_loop(forget)

@@ -32,28 +32,36 @@ def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
 @click.command(short_help="Show or clear what is kept across restarts.")
 @click.argument("action", type=click.Choice(("show", "clear", "forget")), default="show", metavar="[show|clear|forget]")
 @click.argument("name", required=False, metavar="[TABLE|SERVER|TOOL]")
-@click.option("--tenant", metavar="NAME", help="The tenant whose requests to forget, instead of callers without one.")
+@click.option("--tenant", metavar="NAME", help="The tenant to forget, instead of callers without one.")
+@click.option("--caller", metavar="ID", help="Forget only which tools this caller used.")
 @config_option
 @reports()
 def state(
-    *, action: str, name: str | None, tenant: str | None, config: Path | None, as_json: bool, debug: bool
+    *,
+    action: str,
+    name: str | None,
+    tenant: str | None,
+    caller: str | None,
+    config: Path | None,
+    as_json: bool,
+    debug: bool,
 ) -> None:
     """Show what is kept across restarts, or clear it: all of it, one table, or the catalogs of one server.
 
-    forget deletes the words of past requests, of all tools or of one. Without a settings file, the default state file
-    is used. No server is started, and values are never shown.
+    forget deletes what was learned from callers, about all tools or one: which tools they used, and the words of past
+    requests. Without a settings file, the default state file is used. No server is started, and values are never shown.
     """
-    from toolcrib.cli.state import clear_state, forget_requests, show_state, state_options
+    from toolcrib.cli.state import clear_state, forget_learned, show_state, state_options
 
     if name is not None and action == "show":
         raise UsageError("show takes no name.", hint=f"To clear it: toolcrib state clear {name}")
-    if tenant is not None and action != "forget":
-        raise UsageError("Only forget takes --tenant.")
+    if (tenant is not None or caller is not None) and action != "forget":
+        raise UsageError("Only forget takes --tenant and --caller.")
     options = state_options(config)
     if action == "show":
         show_state(options, as_json=as_json)
     elif action == "forget":
-        forget_requests(options, name, tenant, as_json=as_json)
+        forget_learned(options, name, tenant, caller, as_json=as_json)
     else:
         clear_state(options, name, as_json=as_json)
 

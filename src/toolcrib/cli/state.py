@@ -29,11 +29,12 @@ TABLES: Final = frozenset(
             "login_answers",
             "login_leases",
             "login_leases tokens",
+            "login_pages",
             "logins",
         ),
         *("past requests", "pins", "processes", "rates", "replicas", "result generations", "result shapes", "results"),
         *("session keys", "session owners", "session owners tokens", "session uris", "sessions", "spent approvals"),
-        *("subscriptions", "tasks", "tool descriptions", "usage", "versions of definitions", "zero hits"),
+        *("subscriptions", "tasks", "tool descriptions", "usage", "used tools", "versions of definitions", "zero hits"),
     }
 )
 """The tables there can be: to clear one that is empty or does not exist yet is no error."""
@@ -115,25 +116,29 @@ def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> No
         echo(_IN_MEMORY if in_memory else f"Deleted {pluralize(deleted, 'value')}.")
 
 
-def forget_requests(options: StateOptions, tool: str | None, tenant: str | None, *, as_json: bool) -> None:
-    """Forget the past requests of a tenant, or those of one of its tools. Raises `NotFound` if it has none.
+def forget_learned(
+    options: StateOptions, tool: str | None, tenant: str | None, caller: str | None, *, as_json: bool
+) -> None:
+    """Forget what was learned from a tenant, or from one caller, or about one tool. Raises `NotFound` for no such tool.
 
-    Searches without hits are forgotten too, or those after which the tool was called.
+    That is which tools they used, and except for a single caller past requests and searches without hits.
     """
-    tools, groups = anyio.run(_forget, options, tenant, tool) if _has_values(options) else (0, 0)
-    if not tools and not groups and tool is not None:
+    found = anyio.run(_forget, options, tenant, tool, caller) if _has_values(options) else (0, 0, 0)
+    tools, groups, callers = found
+    if not any(found) and tool is not None:
         raise NotFound(
-            f"No past requests of {tool} are kept.",
+            f"Nothing was learned about {tool}.",
             hint="Give a tool by its id, such as git:log, and with --tenant its tenant; "
             "`toolcrib search --explain` shows what the past adds.",
         )
     if as_json:
-        echo_json({"forgotten": tools, "zero_hits": groups})
+        echo_json({"forgotten": tools, "zero_hits": groups, "callers": callers})
     elif options.path is None and options.url is None:
         echo(_IN_MEMORY)
     else:
-        more = f" and {pluralize(groups, 'group')} of searches without hits" if groups else ""
-        echo(f"Forgot the past requests of {pluralize(tools, 'tool')}{more}.")
+        more = f", and {pluralize(groups, 'group')} of searches without hits" if groups else ""
+        used = f", which tools {pluralize(callers, 'caller')} used" if callers else ""
+        echo(f"Forgot the past requests of {pluralize(tools, 'tool')}{used}{more}.")
 
 
 def _has_values(options: StateOptions) -> bool:
@@ -141,13 +146,19 @@ def _has_values(options: StateOptions) -> bool:
     return has_store(options) and (options.url is not None or options.path is None or _file_size(options.path) > 0)
 
 
-async def _forget(options: StateOptions, tenant: str | None, tool: str | None) -> tuple[int, int]:
+async def _forget(
+    options: StateOptions, tenant: str | None, tool: str | None, caller: str | None
+) -> tuple[int, int, int]:
     past = import_module("toolcrib.gateway.past")  # which loads the search
     zero_hits = import_module("toolcrib.usage.zero_hits")
+    sessions = import_module("toolcrib.gateway.sessions")
     async with make_store(options) as store:
+        callers: int = await sessions.forget_used(store, tenant, caller=caller, tool_id=tool)
+        if caller is not None:
+            return 0, 0, callers
         tools: int = await past.forget_saved(past.saved_table(store), tenant, tool)
         groups: int = await zero_hits.forget_zero_hits(zero_hits.zero_hits_table(store), tenant, tool)
-        return tools, groups
+        return tools, groups, callers
 
 
 async def _contents(options: StateOptions) -> tuple[Sequence[TableOverview], list[SavedCatalog]]:

@@ -195,6 +195,12 @@ class Session:
                 last_used_turn=record.last_used,
             )
 
+    def without(self, tool_id: str) -> "Session":
+        """Return a copy that never used a tool."""
+        saved = self.to_dict()
+        kept = [entry for entry in saved["tools"] if entry["tool"] != tool_id]
+        return type(self).from_dict({**saved, "tools": kept}, max_tools=self._max_tools, options=self._options)
+
     def __len__(self) -> int:
         return len(self._records)
 

@@ -18,7 +18,9 @@ class SessionOptions:
     learn: bool = True
     """Whether tools that a session used successfully rank higher."""
     sessions: Count = 10_000
-    """Sessions that are remembered; the one unused for longest is forgotten first."""
+    """Sessions that are remembered, and callers if `across` is set; the one unused for longest is forgotten first."""
+    across: bool = False
+    """Whether tools that a caller used successfully in other sessions rank higher too."""
     pause_s: Seconds = 30.0
     """A search after this time without a search or a call begins a new turn, in seconds."""
 

@@ -7,6 +7,7 @@ Nothing is remembered for anonymous requests without a session and without a han
 people.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,9 @@ from typing import Any, Final, TypeVar
 
 from toolcrib.discovery.session import Session
 from toolcrib.gateway.options import SessionOptions
+from toolcrib.gateway.used_tools import UsedToolsRecorder, used_table
 from toolcrib.middleware.fingerprint import canonical_json
-from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.state.base import StateCodec, StateStore, StateTable
 from toolcrib.types import JSON, Context
 
 _T = TypeVar("_T")
@@ -23,6 +25,8 @@ _T = TypeVar("_T")
 TURN_META: Final = "toolcrib/turn"
 """The `_meta` key by which a host identifies the current turn; any text or number."""
 
+_KEEP_S: Final = 7 * 86_400.0
+"""How long a session is remembered that is not used, in seconds."""
 _NO_BOOSTS: Final[Mapping[str, float]] = {}
 
 
@@ -61,6 +65,11 @@ def _decode(saved: Any) -> _SessionState:
 _CODEC: Final[StateCodec[_SessionState]] = StateCodec(_encode, _decode)
 
 
+def sessions_table(state: StateStore, sessions: int | None = None) -> StateTable[_SessionState]:
+    """The table of what each session used, of at most that many sessions."""
+    return state.table("sessions", _CODEC, max_entries=sessions, durable=True, batched=True)
+
+
 class Sessions:
     """The sessions of a gateway, in its state store."""
 
@@ -68,15 +77,23 @@ class Sessions:
         """`wall` counts seconds since the epoch."""
         self._options = options
         self._wall = wall
-        self._states = state.table("sessions", _CODEC, max_entries=options.sessions, batched=True)
+        self._state = state
+        self._states = sessions_table(state, options.sessions)
+        self._used = UsedToolsRecorder(
+            state, enabled=options.across and options.learn, callers=options.sessions, wall=wall
+        )
 
     async def boosts(self, ctx: Context) -> Mapping[str, float]:
         """Return what to multiply the odds of each used tool with in a search that begins now, above 1, by id."""
         if not self._options.learn or (key := session_key(ctx)) is None:
             return _NO_BOOSTS
+        before = await self._used.boosts(ctx.caller)
         if await self._states.get(key) is None:  # reads what other processes learned
-            return _NO_BOOSTS
-        return await self._states.update(key, lambda state: self._searched(state, ctx.meta.get(TURN_META)))
+            return before
+        here = await self._states.update(
+            key, lambda state: self._searched(state, ctx.meta.get(TURN_META)), ttl_s=_KEEP_S
+        )
+        return {**before, **here} if before else here
 
     def _searched(self, state: _SessionState | None, turn: JSON) -> tuple[_SessionState | None, Mapping[str, float]]:
         if state is None:
@@ -90,8 +107,16 @@ class Sessions:
 
     async def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
         """Record that the session called a tool."""
-        if self._options.learn:
-            await self.update(ctx, lambda session: session.record(tool_id, success, by="call"))
+        if not self._options.learn or session_key(ctx) is None:
+            return
+
+        def record(session: Session) -> bool:
+            known = session.stats(tool_id)
+            session.record(tool_id, success, by="call")
+            return success and not (known and known.success_count)
+
+        if await self.update(ctx, record):
+            await self._used.record(ctx.caller, tool_id)
 
     async def get(self, ctx: Context) -> Session:
         """Return the session of a context, to be read; a new one if nothing is known of it."""
@@ -112,12 +137,47 @@ class Sessions:
             state = replace(state or _SessionState(), active=self._wall())
             return state, change(state.session)
 
-        return await self._states.update(key, changed)
+        return await self._states.update(key, changed, ttl_s=_KEEP_S)
 
     async def forget(self, ctx: Context) -> None:
         """Forget the session of a context, which has ended."""
         if (key := session_key(ctx)) is not None:
             await self._states.delete(key)
+
+    async def forget_used(self, tenant: str | None, tool_id: str | None = None) -> int:
+        """Forget which tools the callers of a tenant used, or that they used one; return how many callers had any."""
+        return await forget_used(self._state, tenant, tool_id=tool_id)
+
+
+async def forget_used(
+    state: StateStore, tenant: str | None, *, caller: str | None = None, tool_id: str | None = None
+) -> int:
+    """Forget which tools the callers of a tenant used, or one of them, or one tool; return how many callers had any.
+
+    A gateway that runs forgets within a few seconds.
+    """
+    forgotten: set[str] = set()
+
+    def is_meant(key: str) -> bool:
+        _, of_tenant, name, *_ = json.loads(key)
+        return of_tenant == tenant and caller in (None, name)
+
+    async def forget_in(table: StateTable[_T], without: Callable[[_T, str], _T | None]) -> None:
+        for key, value in (await table.items()).items():
+            left = None if tool_id is None or not is_meant(key) else without(value, tool_id)
+            if is_meant(key) and left is not value:
+                forgotten.add(json.dumps(json.loads(key)[:3]))
+                if left is None:
+                    await table.delete(key)
+                else:
+                    await table.set(key, left)
+
+    def without_tool(state: _SessionState, tool: str) -> _SessionState:
+        return replace(state, session=state.session.without(tool)) if state.session.stats(tool) else state
+
+    await forget_in(sessions_table(state), without_tool)
+    await forget_in(used_table(state), lambda used, tool: used.without(tool) if tool in used.uses else used)
+    return len(forgotten)
 
 
 def session_key(ctx: Context) -> str | None:

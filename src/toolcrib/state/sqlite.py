@@ -24,6 +24,7 @@ import anyio
 
 from toolcrib.errors import SettingsError, StateUnavailable
 from toolcrib.state.base import StateCodec, StateTable, TableOverview
+from toolcrib.state.batched import BatchedTables
 from toolcrib.state.memory import MemoryChannel, MemoryStore, table_full
 from toolcrib.state.options import DEFAULT_MAX_BYTES, create_private
 from toolcrib.types import JSON
@@ -111,6 +112,7 @@ class SqliteStore:
         self._file = _StateFile(path, max_bytes, clock or time.time)
         self._memory = MemoryStore(clock=clock or time.monotonic)
         self._tables: dict[str, _DurableTable[Any]] = {}
+        self._batched = BatchedTables()
         self._worker: ThreadPoolExecutor | None = None
 
     def table(
@@ -122,7 +124,7 @@ class SqliteStore:
         max_size: int | None = None,
         durable: bool = False,
         keep: bool = False,
-        batched: bool = False,  # noqa: ARG002 - each change is made at once
+        batched: bool = False,
     ) -> StateTable[V]:
         """Return the table of that name; the first call says whether it is durable, and sets its limits.
 
@@ -136,7 +138,7 @@ class SqliteStore:
             table = self._tables[name] = _DurableTable(
                 self, name, codec, max_entries=max_entries, max_size=max_size, keep=keep
             )
-        return table
+        return self._batched.wrap(name, table, max_entries) if batched and not keep else table
 
     def channel(self, name: str) -> MemoryChannel:
         """Return the channel of that name, between tasks of this process."""
@@ -149,7 +151,9 @@ class SqliteStore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the file."""
+        """Write what waits, and close the file."""
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            await self._batched.close()
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.submit(self._file.close)
