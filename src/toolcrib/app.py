@@ -46,6 +46,7 @@ from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
 from toolcrib.search.vectors import Embedder
 from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
+from toolcrib.server.options import WorkerPlace
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare
 from toolcrib.state.base import RemoteStore, StateStore
@@ -131,6 +132,7 @@ class App(ToolDecorator, ServableApp):
         audit: AuditSink | None = None,
         state: StateStore | None = None,
         describe: Describe | None = None,
+        worker: WorkerPlace | None = None,
     ) -> None:
         """Build an app without starting it.
 
@@ -138,7 +140,8 @@ class App(ToolDecorator, ServableApp):
         replaces the audit log. `state` keeps what several processes that serve one address share, and what should
         survive a restart; the app neither opens nor closes it. By default, `settings.state` says where. `describe`
         returns phrases by which people ask for a tool; while the app runs, it is called in the background, once for
-        each tool and content, and replaces the function that the settings name. Raises
+        each tool and content, and replaces the function that the settings name. `worker` says which of several
+        processes this one is; they need a shared `state`. Raises
         `InvalidRequest` for a part of another type, `SettingsError` for an unknown surface, and `MissingExtra` if the
         tokenizer that the settings name is not installed.
         """
@@ -158,7 +161,9 @@ class App(ToolDecorator, ServableApp):
             wait_indexed=self._wait_indexed,
         )
         self._state: StateStore = state or self._own_state or MemoryStore()
-        self.peers = Peers(self._state)
+        self.worker = worker
+        """Which of several processes at one address this one is; None if it is alone, or another program runs them."""
+        self.peers = Peers(self._state, "" if worker is None else worker.name)
         """The processes that share the state with this one."""
         self.telemetry = Telemetry(self.settings, self._state, self._catalog)
         """What the settings count and measure of this app."""

@@ -1,7 +1,9 @@
 """The contract of state stores: one suite for every store, also for one that encodes its values."""
 
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 from uuid import uuid4
@@ -13,6 +15,7 @@ from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import StateChannel, StateCodec, StateStore, StateTable
 from toolcrib.state.coordination import Counters, Leases, Log
+from toolcrib.state.hub import HubConnection, HubStore, StateHub
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
@@ -137,12 +140,30 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 REDIS = pytest.param("redis", marks=[NEEDS_REDIS, pytest.mark.slow])
 
 
-@pytest.fixture(params=["memory", "json", "sqlite", "sqlite, in memory", REDIS])
+@asynccontextmanager
+async def hub_stores(count: int, clock: Callable[[], float]) -> AsyncIterator[list[HubStore]]:
+    """The stores of several workers, as the supervisor connects them."""
+    hub = StateHub(clock=clock)
+    async with AsyncExitStack() as stack:
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stores = []
+        for _ in range(count):
+            theirs, ours = socket.socketpair()
+            group.start_soon(hub.serve, theirs)
+            connection = await stack.enter_async_context(HubConnection(ours).open())
+            stores.append(await stack.enter_async_context(HubStore(connection, clock=clock)))
+        yield stores
+
+
+@pytest.fixture(params=["memory", "json", "hub", "sqlite", "sqlite, in memory", REDIS])
 async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[StateStore]:
     if request.param == "memory":
         yield MemoryStore(clock=clock)
     elif request.param == "json":
         yield JsonStore(clock)
+    elif request.param == "hub":
+        async with hub_stores(1, clock) as [own]:
+            yield own
     elif request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis")
         async with RedisStore(server.url, prefix=uuid4().hex, timeout_s=5, clock=clock) as shared:

@@ -23,9 +23,11 @@ from toolcrib.app import App
 from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
 from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
-from toolcrib.server.http import bind_socket, http_app, sse_app
+from toolcrib.server.http import http_app
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.sockets import bind_socket
+from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
 from toolcrib.types import Caller, Context, Tool
 

@@ -16,8 +16,10 @@ from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.server.auth import StaticTokens
 from toolcrib.server.handlers import make_server
-from toolcrib.server.http import bind_socket, http_app, serve_http
+from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions, Token
+from toolcrib.server.process import serve_http
+from toolcrib.server.sockets import bind_socket
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running, text_of

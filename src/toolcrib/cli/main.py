@@ -172,6 +172,12 @@ def _exit_on_sigterm() -> Iterator[None]:
     metavar="[HOST:PORT]",
     help="Serve pages that show what the gateway does; by default at 127.0.0.1:8321, for this machine alone.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="With --http: how many processes serve the address, one for each processor core at most.",
+)
 @click.option("--sse", is_flag=True, help="With --http: serve the older HTTP+SSE transport at /sse instead of /mcp.")
 @click.option(
     "--log-level",
@@ -194,6 +200,7 @@ def serve(
     *,
     http: str | None,
     console: str | None,
+    workers: int | None,
     sse: bool,
     log_level: str,
     log_format: str | None,
@@ -206,8 +213,16 @@ def serve(
     """
     if sse and http is None:
         raise UsageError("--sse needs --http.", hint="Such as --http --sse.")
+    if workers is not None and http is None:
+        raise UsageError("--workers needs --http.", hint="Such as --http --workers 2.")
     settings = source.load()
     from toolcrib.cli.serve import LogOptions, serve_http, serve_stdio, with_console
+
+    workers = workers or settings.http.workers
+    if sse and workers > 1:
+        raise UsageError(
+            "--sse is served by one process.", hint="A connection of that transport belongs to one; use --workers 1."
+        )
 
     settings = with_console(settings, console)
     as_json = (log_format or settings.telemetry.log_format) == "json"
@@ -215,7 +230,7 @@ def serve(
     if http is None:
         serve_stdio(settings, log, source.load)
     else:
-        serve_http(settings, http, log, source.load, sse=sse)
+        serve_http(settings, http, log, source.load, sse=sse, workers=workers)
 
 
 def main() -> None:

@@ -4,22 +4,27 @@ import gc
 import importlib.util
 import json
 import logging
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
+from typing import Any, Final, NoReturn
 
 import anyio
 import anyio.abc
 
 from toolcrib.app import App
 from toolcrib.cli.output import UsageError, pluralize, printable
-from toolcrib.errors import NotStarted, SettingsError
+from toolcrib.errors import NotStarted, SettingsError, StateUnavailable
 from toolcrib.middleware.audit import AUDIT_LOGGER, CURRENT_RECORD
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsWatcher, load_watch
+from toolcrib.state.base import StateStore
 from toolcrib.tracing import TRACING, export_traces
 
 logger = logging.getLogger("toolcrib.serve")
@@ -31,6 +36,8 @@ _GC_THRESHOLDS = (2_000, 5, 2)
 """New objects between two garbage collections, of which a call makes some hundred, and collections before one of the
 next generation. With more, each pauses all calls for longer: a session of an older client has 300 objects."""
 _LOG_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_WORKER_VARIABLE: Final = "TOOLCRIB_WORKER"
+"""Set by a supervisor, for its workers."""
 _SHUTDOWN_MARGIN_S = 0.7
 """Time to shut down in addition to that of running calls, in seconds."""
 
@@ -56,9 +63,15 @@ def serve_stdio(settings: Settings, log: LogOptions, load: Callable[[], Settings
 
 
 def serve_http(
-    settings: Settings, address: str, log: LogOptions, load: Callable[[], Settings], *, sse: bool = False
+    settings: Settings,
+    address: str,
+    log: LogOptions,
+    load: Callable[[], Settings],
+    *,
+    sse: bool = False,
+    workers: int = 1,
 ) -> None:
-    """Serve over HTTP, until SIGTERM or Ctrl-C. `load` reads the settings again.
+    """Serve over HTTP, until SIGTERM or Ctrl-C, in as many processes. `load` reads the settings again.
 
     Raises `SettingsError` if a token is needed, or cannot be read.
     """
@@ -69,11 +82,68 @@ def serve_http(
             hint="Set what is missing, or take what needs it out of the settings.",
         )
 
-    async def serve(app: App, stop: anyio.Event) -> None:
-        await app.serve_http(host, port, sse=sse, stop=stop, started=lambda url: logger.info("serving MCP at %s", url))
+    worker: Any = None
+    if _WORKER_VARIABLE in os.environ:
+        worker = import_module("toolcrib.server.workers").Worker.from_environment()
+        settings = _without_pages(settings)
+    elif workers > 1:
+        _supervise(settings, host, port, workers, log)
 
-    fast = importlib.util.find_spec("uvloop") is not None
-    _run(settings, serve, log, load, loop="uvloop" if fast else "asyncio")
+    async def serve(app: App, stop: anyio.Event) -> None:
+        serving = anyio.Event()
+
+        def started(url: str) -> None:
+            logger.info("serving MCP at %s", url)
+            serving.set()
+
+        async with anyio.create_task_group() as group:
+            if worker is not None:
+                group.start_soon(_report_progress, worker, app, serving)
+            shared = None if worker is None else worker.address
+            await app.serve_http(host, port, sse=sse, stop=stop, started=started, shared=shared)
+            group.cancel_scope.cancel()
+
+    _run(settings, serve, log, load, loop=_fastest_loop(), worker=worker)
+
+
+def _without_pages(settings: Settings) -> Settings:
+    """The settings of a worker, without the addresses of the console and the metrics."""
+    return replace(
+        settings, console=replace(settings.console, address=""), telemetry=replace(settings.telemetry, metrics="")
+    )
+
+
+def _fastest_loop() -> str:
+    return "uvloop" if importlib.util.find_spec("uvloop") is not None else "asyncio"
+
+
+def _supervise(settings: Settings, host: str, port: int, workers: int, log: LogOptions) -> NoReturn:
+    """Run this command once for each worker, and watch over them. Raises `SettingsError` for an address in use."""
+    _log_to_stderr(log)
+    supervisor, sockets = (import_module(f"toolcrib.server.{name}") for name in ("supervisor", "sockets"))
+    options = supervisor.SupervisorOptions(
+        workers=workers,
+        command=(sys.executable, *sys.orig_argv[1:]),
+        drain_s=settings.http.drain_s,
+        ends_on_hangup=sys.stderr.isatty(),
+    )
+    addresses = {"console": settings.console.address, "metrics": settings.telemetry.metrics}
+    with ExitStack() as stack:
+        listeners = {"http": stack.enter_context(sockets.bind_socket(host, port))}
+        for name, own in addresses.items():
+            if own:
+                listeners[name] = stack.enter_context(sockets.bind_socket(*host_and_port(own, "127.0.0.1", 0)))
+        run = supervisor.Supervisor(options, listeners).run
+        raise SystemExit(anyio.run(run, backend_options={"use_uvloop": _fastest_loop() == "uvloop"}))
+
+
+async def _report_progress(worker: Any, app: App, serving: anyio.Event) -> None:
+    """Tell the supervisor when this worker serves, and when it knows what its servers offer."""
+    with suppress(StateUnavailable, NotStarted):
+        await serving.wait()
+        await worker.report("serving")
+        await app.settled()
+        await worker.report("settled")
 
 
 def with_console(settings: Settings, address: str | None) -> Settings:
@@ -116,8 +186,10 @@ def _run(
     load: Callable[[], Settings],
     *,
     loop: str,
+    worker: Any = None,
 ) -> None:
-    _log_to_stderr(log)
+    place = None if worker is None else worker.place
+    _log_to_stderr(log, worker=0 if place is None else place.number)
     _audit_to_stderr(settings.gateway.calls.audit)
     logger.info("%s from %s", pluralize(len(settings.servers), "server"), settings.source or "the command line")
     for warning in settings.warnings:
@@ -127,7 +199,7 @@ def _run(
             logger.warning("%s has failed: %s", server.name, server.problem)
 
     # A closed terminal sends SIGHUP; service managers send it to have the settings read again.
-    has_terminal = hasattr(signal, "SIGHUP") and sys.stderr.isatty()
+    has_terminal = hasattr(signal, "SIGHUP") and sys.stderr.isatty() and worker is None
 
     if settings.telemetry.traces:
         export_traces()
@@ -136,12 +208,14 @@ def _run(
 
     async def main() -> None:
         stop = anyio.Event()
-        async with anyio.create_task_group() as group:
+        async with _shared_state(worker, settings) as state, anyio.create_task_group() as group:
             ends = (*_ENDS, signal.SIGHUP) if has_terminal else _ENDS
             await group.start(
                 _stop_on_signal, ends, stop, settings.http.drain_s + _SHUTDOWN_MARGIN_S, group.cancel_scope
             )
-            app = App(settings)
+            if worker is not None:
+                await group.start(_follow_supervisor, worker, stop)
+            app = App(settings, state=state, worker=place)
             watcher = SettingsWatcher(settings, load, app.reload, note=partial(setattr, app, "settings_problem"))
             if not has_terminal:
                 # From the start: without a receiver, SIGHUP would end the process.
@@ -153,6 +227,40 @@ def _run(
             group.cancel_scope.cancel()
 
     anyio.run(main, backend_options={"use_uvloop": loop == "uvloop"})
+
+
+@asynccontextmanager
+async def _shared_state(worker: Any, settings: Settings) -> AsyncIterator[StateStore | None]:
+    """The state that this process shares with other workers; None if it is alone."""
+    if worker is None:
+        yield None
+        return
+    ended = False
+    try:
+        async with worker.supervisor.open(), worker.make_store(settings.state) as state:
+            yield state
+            ended = worker.supervisor.lost.is_set()
+    finally:
+        worker.leave()
+    if ended:
+        logger.error("the supervisor has ended, and this worker with it")
+
+
+async def _follow_supervisor(
+    worker: Any, stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Stop when the supervisor has ended; at its signal, leave new connections to other workers first."""
+
+    async def stop_alone() -> None:
+        await worker.supervisor.lost.wait()
+        stop.set()
+
+    with anyio.open_signal_receiver(signal.SIGUSR2) as signals:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop_alone)
+            task_status.started()
+            async for _ in signals:
+                worker.retire()
 
 
 async def _stop_on_signal(
@@ -189,10 +297,11 @@ async def _freeze_memory(app: App) -> None:
     gc.freeze()
 
 
-def _log_to_stderr(options: LogOptions) -> None:
-    """Log with times and levels; at level info, what servers do and warnings of the settings."""
+def _log_to_stderr(options: LogOptions, *, worker: int = 0) -> None:
+    """Log with times and levels; at level info, what servers do and warnings of the settings. Names the worker."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if options.as_json else _PlainFormatter(_LOG_LINE))
+    plain = _LOG_LINE if not worker else _LOG_LINE.replace("%(name)s", f"%(name)s worker {worker}")
+    handler.setFormatter(JsonFormatter(worker) if options.as_json else _PlainFormatter(plain))
     root = logging.getLogger()
     root.handlers[:] = [handler]  # instead of the one that verbs log to with --debug
     level = options.level.upper()
@@ -228,12 +337,18 @@ def _request_ids() -> dict[str, str | int]:
 class JsonFormatter(logging.Formatter):
     """Formats each message as one line of JSON, in ASCII."""
 
+    def __init__(self, worker: int = 0) -> None:
+        """`worker` is the number of this worker; 0 for a process that is alone."""
+        super().__init__()
+        self._worker = {"worker": worker} if worker else {}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, str | int] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._worker,
         }
         line |= _request_ids()
         if record.exc_info:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Mutable
 from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -33,10 +33,10 @@ from toolcrib.errors import InvalidRequest, NotFound, RateLimited, SettingsError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.server.asgi import HostOriginMiddleware
 from toolcrib.server.auth import choose_authenticator, is_loopback
-from toolcrib.server.http import serve_http
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.oauth import ExternalAddress
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.process import serve_http
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
 from toolcrib.state.peers import Peers
@@ -220,7 +220,7 @@ class Console(AsgiApp):
         """End the event streams of open pages."""
         self._closing.set()
 
-    def listening(self, host: str, port: int) -> None:
+    def listening(self, host: str, port: int, _: Path | None) -> None:
         """Nothing has to know where it is served."""
 
     def end_session_streams(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import anyio
@@ -141,7 +142,7 @@ class HttpApp(AsgiApp):
         authenticator: Authenticator | None = None,
         paths: tuple[str, ...] | None = None,
         end_streams: Callable[[], None] = lambda: None,
-        listening: Callable[[str, int], None] = lambda _host, _port: None,
+        listening: Callable[[str, int, Path | None], None] = lambda *_: None,
         owner: LifespanContext | None = None,
         routes: Sequence[BaseRoute] = (),
     ) -> None:

@@ -1,40 +1,32 @@
-"""Streamable HTTP with and without sessions, the older HTTP+SSE transport, and the process that serves both.
+"""Streamable HTTP with and without sessions.
 
-Decides which of the SDK's transports answers a request and for how long; binds the socket and drains requests on
-shutdown.
+Decides which of the SDK's transports answers a request, and for how long.
 """
 
 import asyncio
 import contextlib
-import signal
-import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import anyio
-import anyio.abc
-import uvicorn
 from mcp.server.lowlevel import Server
-from mcp.server.sse import SseServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import CONNECTION_CLOSED, LOG_LEVEL_META_KEY
+from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolcrib.errors import InvalidRequest, NotStarted, SettingsError
+from toolcrib.errors import InvalidRequest, NotStarted
 from toolcrib.server.asgi import LISTEN_METHOD, HttpApp, LifespanContext, Readiness, body_too_large, error_response
-from toolcrib.server.auth import extra_paths, url_host
-from toolcrib.server.connections import bounded_protocol
+from toolcrib.server.auth import extra_paths
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
 from toolcrib.server.direct import DirectMethods
 from toolcrib.server.handlers import ToolServer, end_streams
-from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.process import CANCEL_KEY
 from toolcrib.server.replicas import ReplicaEndpoint, Replicas
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
 from toolcrib.server.sessions import SessionManager
@@ -70,31 +62,6 @@ _WATCH_AFTER_S: Final = 0.1
 """How long a call runs, in seconds, before it is worth a task that watches for its client's disconnect."""
 
 
-_CANCEL_KEY: Final = "toolcrib.cancel"
-"""ASGI scope key: the cancel scope of a whole request, where something outside has one."""
-
-
-_BACKLOG: Final = 2048
-_ACCEPTED_AT_ONCE: Final = 64
-"""Connections that asyncio accepts in one turn."""
-_RESTART_S: Final = 5
-"""When a client that is turned away by the shutdown may find the server again."""
-
-
-FLUSH_S: Final = 0.2
-"""How long clients have to read the last responses at shutdown, in seconds."""
-
-
-SHUTTING_DOWN: Final = "The server is shutting down; the call was cancelled."
-"""Message for requests that are still unanswered at shutdown, sent with the JSON-RPC code `CONNECTION_CLOSED`."""
-
-_SHUTDOWN_ERROR: Final = {
-    "jsonrpc": "2.0",
-    "id": None,
-    "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
-}
-
-
 def http_app(
     server: Server[Any],
     options: HttpOptions,
@@ -117,7 +84,7 @@ def http_app(
     return HttpApp(
         endpoint if replicas is None else ReplicaEndpoint(endpoint, replicas, options),
         options,
-        listening=(lambda _host, _port: None) if replicas is None else replicas.listening,
+        listening=(lambda *_: None) if replicas is None else replicas.listening,
         ready=ready,
         authenticator=authenticator,
         paths=None if anywhere else (options.path, *extra_paths(authenticator)),
@@ -168,10 +135,10 @@ class StreamableHttpEndpoint:
         if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._serve_session(plain.handle_request, scope, receive, send)
             return
-        body = await _read_body(self._options, scope, receive, send)
+        body = await read_body(self._options, scope, receive, send)
         if body is None:
             return
-        replay = _ReplayBody(body, receive)
+        replay = ReplayBody(body, receive)
         direct = None if self._direct is None else self._direct.app(scope, body)
         if direct is not None:
             await _cancel_on_disconnect(direct, scope, replay, send)
@@ -198,10 +165,10 @@ class StreamableHttpEndpoint:
         if scope["method"] == "GET":
             await self._serve_stream(app, session, scope, receive, send)
             return
-        body = await _read_body(self._options, scope, receive, send)
+        body = await read_body(self._options, scope, receive, send)
         if body is None:
             return
-        request = _SessionRequest(scope, _ReplayBody(body, receive), send, session, body)
+        request = _SessionRequest(scope, ReplayBody(body, receive), send, session, body)
         splicer = Splicer(request.respond)
         more: dict[str, Any] = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: splicer.splices}
         if _EVENT_STREAM in headers.get("accept", ""):
@@ -286,7 +253,7 @@ def _event(data: bytes) -> bytes:
     return b"event: message\r\ndata: " + data + b"\r\n\r\n"
 
 
-async def _read_body(options: HttpOptions, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+async def read_body(options: HttpOptions, scope: Scope, receive: Receive, send: Send) -> bytes | None:
     """The body; None if the client disconnected first, or if the body is too large, which has been answered.
 
     The SDK would parse it whole, and log a traceback for each client that leaves.
@@ -313,7 +280,7 @@ async def _read_body(options: HttpOptions, scope: Scope, receive: Receive, send:
             return b"".join(parts)
 
 
-class _ReplayBody:
+class ReplayBody:
     """ASGI `receive` that returns an already read body first, then what the client sends next."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
@@ -329,7 +296,7 @@ class _ReplayBody:
 
 async def _cancel_on_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request, and cancel it when its client disconnects. Watches only requests that take a while."""
-    shared: anyio.CancelScope | None = scope.get(_CANCEL_KEY)
+    shared: anyio.CancelScope | None = scope.get(CANCEL_KEY)
     if shared is None:
         with anyio.CancelScope() as serving:
             await _watched(app, scope, receive, send, serving)
@@ -357,254 +324,3 @@ async def _watched(app: ASGIApp, scope: Scope, receive: Receive, send: Send, ser
         timer.cancel()
         if watch is not None:
             watch.cancel()
-
-
-# -- the process -----------------------------------------------------------------------------------------------------
-
-
-class _InFlightRequests:
-    """ASGI middleware: tracks running POST requests, so that a shutdown can wait for them and cancel the rest."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._scopes: set[anyio.CancelScope] = set()
-        self._idle: anyio.Event | None = None
-        """Set when no request is running; None until that is waited for."""
-
-    async def wait_idle(self) -> None:
-        """Wait until no request is running."""
-        while self._scopes:
-            self._idle = self._idle or anyio.Event()
-            await self._idle.wait()
-
-    def cancel_all(self) -> None:
-        """Cancel running requests; each is answered with an error."""
-        for scope in tuple(self._scopes):
-            scope.cancel()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        answered = False
-
-        async def send_tracked(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            await send(message)
-
-        with anyio.CancelScope() as running:
-            self._scopes.add(running)
-            try:
-                await self._app({**scope, _CANCEL_KEY: running}, receive, send_tracked)
-            finally:
-                self._scopes.discard(running)
-                if self._idle is not None and not self._scopes:
-                    self._idle.set()
-                    self._idle = None
-        if running.cancelled_caught and not answered:
-            headers = {"Retry-After": str(_RESTART_S)}
-            await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
-
-
-class _UvicornServer(uvicorn.Server):
-    """Leaves signals to the caller. Uvicorn would raise them again before the clean-up is done."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def serve_http(
-    app: AsgiApp,
-    options: HttpOptions,
-    *,
-    stop: anyio.Event | None = None,
-    started: Callable[[str], None] | None = None,
-    flush_s: float = FLUSH_S,
-) -> None:
-    """Serve until `stop`, or until SIGTERM or SIGINT where none is given; then finish running calls within `drain_s`.
-
-    Calls `started` with the URL once the socket is bound. After the last call, clients have `flush_s` seconds to read
-    their responses.
-    """
-    in_flight = _InFlightRequests(app)
-    config = uvicorn.Config(
-        in_flight,
-        host=options.host,
-        port=options.port,
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        http=bounded_protocol(options),
-        backlog=_BACKLOG if _accepts_one_by_one() else _ACCEPTED_AT_ONCE,
-        timeout_keep_alive=max(1, round(options.keep_alive_s)),
-        timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before
-    )
-    server = _UvicornServer(config)
-    with bind_socket(options.host, options.port) as sock:
-        app.listening(options.host, sock.getsockname()[1])
-        async with app.running(), anyio.create_task_group() as group:
-            await group.start(_stop_on_request, server, in_flight, app, options.drain_s, flush_s, stop)
-            if started is not None:
-                started(f"http://{url_host(options.host)}:{sock.getsockname()[1]}{app.path}")
-            await server.serve(sockets=[sock])
-            group.cancel_scope.cancel()
-
-
-def _accepts_one_by_one() -> bool:
-    """Whether the event loop accepts one connection in each turn, as uvloop does; asyncio accepts all that wait."""
-    return type(asyncio.get_running_loop()).__module__.startswith("uvloop")
-
-
-class _ListeningSocket(socket.socket):
-    """Lets as many connections wait as before when asyncio, which has one number for both, wants to accept fewer."""
-
-    def listen(self, backlog: int = _BACKLOG, /) -> None:
-        super().listen(max(backlog, _BACKLOG))
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `SettingsError` where the address cannot be used."""
-    # Name the protocol: asyncio disables Nagle's algorithm, which costs 40 ms a response, only on TCP sockets.
-    sock = _ListeningSocket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.bind((host.strip("[]"), port))
-        sock.listen()
-    except (OSError, OverflowError) as error:
-        sock.close()
-        raise SettingsError(
-            f"Cannot listen on {url_host(host)}:{port}: {getattr(error, 'strerror', None) or error}.",
-            hint="Choose another address with --http HOST:PORT.",
-        ) from error
-    return sock
-
-
-async def _stop_on_request(
-    server: uvicorn.Server,
-    in_flight: _InFlightRequests,
-    app: AsgiApp,
-    drain_s: float,
-    flush_s: float,
-    stop: anyio.Event | None,
-    *,
-    task_status: anyio.abc.TaskStatus[None],
-) -> None:
-    await wait_for_stop(stop, task_status=task_status)
-    server.should_exit = True
-    app.end_streams()
-    with anyio.move_on_after(drain_s):
-        await in_flight.wait_idle()
-    in_flight.cancel_all()
-    # Streams that never end by themselves must not delay the shutdown.
-    await anyio.sleep(flush_s)
-    server.force_exit = True
-
-
-async def wait_for_stop(
-    stop: anyio.Event | None = None, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """Wait for the event, or for SIGTERM or SIGINT without one. Reports `started` once neither can be missed."""
-    if stop is not None:
-        task_status.started()
-        await stop.wait()
-        return
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for _ in signals:
-            return
-
-
-STREAM_PATH: Final = "/sse"
-
-
-_MESSAGES_PATH: Final = "/messages/"
-
-
-_MAX_STREAMS: Final = 10_000
-
-
-def sse_app(
-    server: Server[Any],
-    options: HttpOptions,
-    *,
-    ready: Readiness,
-    authenticator: Authenticator | None = None,
-    anywhere: bool = False,
-    owner: LifespanContext | None = None,
-    routes: Sequence[BaseRoute] = (),
-    state: StateStore | None = None,  # noqa: ARG001 - a connection of this transport belongs to one process
-) -> HttpApp:
-    """The ASGI app for a server and its old clients, to serve by itself or mount in another app.
-
-    Clients connect to `/sse` below its mount; with `anywhere`, to every path except the health endpoints. Its lifespan
-    runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing authenticates
-    them.
-    """
-    return HttpApp(
-        SseEndpoint(server, options),
-        options,
-        ready=ready,
-        authenticator=authenticator,
-        paths=None if anywhere else (STREAM_PATH, _MESSAGES_PATH),
-        end_streams=lambda: end_streams(server),
-        owner=owner,
-        routes=routes,
-    )
-
-
-class SseEndpoint:
-    """Answers a GET with an event stream, and POSTs to the address that the stream's first event names."""
-
-    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
-        self._server = server
-        self._options = options
-        self._transport: SseServerTransport | None = None
-        self._streams: set[anyio.CancelScope] = set()
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Hold streams, which end with this context."""
-        self._transport = SseServerTransport(_MESSAGES_PATH, max_request_body_size=self._options.max_body_bytes)
-        try:
-            yield
-        finally:
-            self._transport = None
-            self.end_session_streams()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Raises `NotStarted` outside of `running`."""
-        transport = self._transport
-        if transport is None:
-            raise NotStarted("The server is not running.")
-        if scope["method"] == "POST":
-            body = await _read_body(self._options, scope, receive, send)
-            if body is not None:
-                await transport.handle_post_message(scope, _ReplayBody(body, receive), send)
-        elif scope["method"] != "GET":
-            answer = PlainTextResponse("Method Not Allowed", status_code=405, headers={"Allow": "GET, POST"})
-            await answer(scope, receive, send)
-        elif len(self._streams) >= _MAX_STREAMS:
-            await PlainTextResponse("Too many open streams", status_code=503)(scope, receive, send)
-        else:
-            await self._stream(transport, scope, receive, send)
-
-    def end_session_streams(self) -> None:
-        """End every stream, and its session with it."""
-        for stream in tuple(self._streams):
-            stream.cancel()
-
-    async def _stream(self, transport: SseServerTransport, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run a session for as long as its stream is open."""
-        async with transport.connect_sse(scope, receive, send) as (incoming, outgoing):
-            with anyio.CancelScope() as stream:
-                self._streams.add(stream)
-                try:
-                    # A cancelled session closes its streams, which ends the response cleanly.
-                    await self._server.run(incoming, outgoing, self._server.create_initialization_options())
-                finally:
-                    self._streams.discard(stream)

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeVar
 from weakref import WeakSet
 
@@ -155,8 +156,8 @@ class AsgiApp(ABC):
     """Where clients connect when the app is served by itself."""
     end_streams: Callable[[], None]
     """Ends responses that never end by themselves."""
-    listening: Callable[[str, int], None]
-    """Called with the host and port at which the app is served by itself."""
+    listening: Callable[[str, int, Path | None], None]
+    """Called with the host and port at which the app is served by itself, and the socket of this process alone."""
     end_session_streams: Callable[[], None]
     """Ends the event streams of sessions, which clients open again."""
 
@@ -274,14 +275,18 @@ class ServableApp(Lifecycle):
         sse: bool = False,
         stop: anyio.Event | None = None,
         started: Callable[[str], None] | None = None,
+        shared: Any = None,
     ) -> None:
         """Serve over HTTP until `stop`, or SIGTERM or SIGINT where none is given. Raises `SettingsError`.
 
-        With `sse`, serve the older HTTP+SSE transport at `/sse` instead.
+        With `sse`, serve the older HTTP+SSE transport at `/sse` instead. `shared` is a
+        `toolcrib.server.process.SharedAddress` to accept connections from.
         """
         app = self._http_app("sse" if sse else "http", self._http_options(host, port), anywhere=False)
         async with self._watch_collisions():
-            await lazy_module("http").serve_http(app, self._http_options(host, port), stop=stop, started=started)
+            await lazy_module("process").serve_http(
+                app, self._http_options(host, port), stop=stop, started=started, shared=shared
+            )
 
     def asgi(self, host: str | None = None, port: int | None = None) -> AsgiApp:
         """The ASGI app, which answers at the path of the settings. Its lifespan starts this app if necessary.
@@ -308,8 +313,7 @@ class ServableApp(Lifecycle):
             return self._mounts[transport]
         authenticator = self._authenticator or self._own_authenticator()
         self._is_open |= authenticator is None
-        http = lazy_module("http")
-        make = http.sse_app if transport == "sse" else http.http_app
+        make = lazy_module("sse").sse_app if transport == "sse" else lazy_module("http").http_app
         mount: AsgiApp = make(
             self.server,
             options,

@@ -3,8 +3,10 @@
 Frozen values without heavy imports, so that reading settings does not load the server.
 """
 
-from collections.abc import Iterable, Iterator
+import socket
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -91,10 +93,35 @@ class HttpOptions:
     """Where other processes that share the state reach this one, such as `http://10.0.0.7:8000`; empty for its own
     address.
     """
+    workers: Count = 1
+    """Processes that `toolcrib serve` runs for this address; with more than one, another one watches over them."""
     drain_s: Delay = 2.5
     """How long running calls may take to finish after SIGTERM, in seconds."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies whose `X-Forwarded-Host`, `-Proto` and `-Prefix` headers are believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlace:
+    """Which of several processes at one address this one is."""
+
+    number: int
+    """From 1. While one worker replaces another, both have the same number."""
+    count: int
+    folder: Path
+    """For files of the workers, such as their own sockets; no other user may look into it. It is removed at the end."""
+    sockets: Mapping[str, socket.socket]
+    """Listening sockets that all workers accept connections from: `http`, and `console` and `metrics` if they are set.
+    """
+
+    @property
+    def name(self) -> str:
+        """What people call it.
+
+        >>> WorkerPlace(number=2, count=4, folder=Path("/run"), sockets={}).name
+        'worker 2'
+        """
+        return f"worker {self.number}"
 
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

@@ -17,9 +17,10 @@ import socket
 import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -52,6 +53,8 @@ _OWNED_S: Final = 60.0
 """How long a process keeps a session that it took over from another, without a request of it, in seconds."""
 _FORWARDED: Final = "toolcrib-forwarded"
 """The header of a request that another process has passed on; it is not passed on again."""
+_FOR: Final = "toolcrib-forwarded-for"
+"""The header with the id of the process that such a request is for, of several at one address."""
 _MAX_OWNERS: Final = 3
 """Processes that are tried for one request, each of which may just have ended."""
 _MAX_PARAMS: Final = 2048
@@ -94,26 +97,29 @@ class Replicas:
         self._taken: dict[str, float] = {}
         """Sessions that this process took over, and when that was last renewed."""
         self._client: Any = None
+        self._local_clients: dict[str, Any] = {}
+        """By the path of the socket of another process of this machine."""
+        self._stack = AsyncExitStack()
 
-    def listening(self, host: str, port: int) -> None:
-        """Note where this process listens, unless the settings say how others reach it."""
+    def listening(self, host: str, port: int, own_path: Path | None = None) -> None:
+        """Note where this process listens, unless the settings say how others reach it.
+
+        With `own_path`, it shares that address with other processes of this machine, which reach it at the path.
+        """
         if not self._options.replica_url:
             own = host if host not in ("0.0.0.0", "::", "") else _own_address()  # noqa: S104 - recognized, not bound
             self._url = f"http://{f'[{own}]' if ':' in own else own}:{port}"
+        if own_path is not None:
+            self._url = f"{self._url}#{own_path}"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Be known to the others, and know them."""
         aiohttp = import_module("aiohttp")
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
-        async with (
-            aiohttp.ClientSession(
-                connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
-            ) as client,
-            anyio.create_task_group() as group,
-        ):
-            self._client = client
+        async with AsyncExitStack() as stack:
+            self._stack = stack
+            self._client = await self._new_client(aiohttp.TCPConnector(limit=0, keepalive_timeout=15))
+            group = await stack.enter_async_context(anyio.create_task_group())
             await self._beat()
             group.start_soon(self._keep_beating)
             try:
@@ -122,6 +128,20 @@ class Replicas:
                 group.cancel_scope.cancel()
                 with anyio.move_on_after(1, shield=True), suppress(StateUnavailable):
                     await self._running.delete(self.id)
+
+    async def _new_client(self, connector: Any) -> Any:
+        aiohttp = import_module("aiohttp")
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        cookies = aiohttp.DummyCookieJar()
+        client = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=cookies)
+        return await self._stack.enter_async_context(client)
+
+    async def _client_of(self, path: str) -> Any:
+        """What connects to another process of this machine, at its own socket."""
+        if path not in self._local_clients:
+            connector = import_module("aiohttp").UnixConnector(path, limit=0, keepalive_timeout=15)
+            self._local_clients[path] = await self._new_client(connector)
+        return self._local_clients[path]
 
     async def _keep_beating(self) -> None:
         while True:
@@ -274,12 +294,18 @@ class Replicas:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         kept = [(name, value) for name, value in headers if name.encode().lower() not in _HOP_BY_HOP]
         query = scope.get("query_string", b"").decode("latin-1")
-        target = f"{url}{scope['path']}" + (f"?{query}" if query else "")
+        place, _, path = url.partition("#")
+        target = f"{place}{scope['path']}" + (f"?{query}" if query else "")
+        is_here = _has_socket(url)
+        if path and not is_here and place == self._url.partition("#")[0]:
+            self._avoid(url, FileNotFoundError("its socket is gone"))
+            return False
+        client = await self._client_of(path) if is_here else self._client
         try:
-            async with self._client.request(
+            async with client.request(
                 scope["method"],
                 import_module("yarl").URL(target, encoded=True),
-                headers=[*kept, (_FORWARDED, self.id)],
+                headers=[*kept, (_FORWARDED, self.id), (_FOR, self._id_at(url))],
                 data=body or None,
                 allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept-Encoding", "Content-Type", "Accept"),
@@ -292,6 +318,14 @@ class Replicas:
             self._avoid(url, error)
             return None
         return True
+
+    async def neighbor(self, replica: str) -> str | None:
+        """The address of another process of this machine; None for this one, and for any other."""
+        url = None if replica == self.id else await self._url_of(replica)
+        return url if url is not None and _has_socket(url) else None
+
+    def _id_at(self, url: str) -> str:
+        return next((replica for replica, known in self._known.items() if known == url), "")
 
     def _avoid(self, url: str, error: Exception) -> None:
         logger.warning("another process at %s cannot be reached: %s", url, error)
@@ -312,10 +346,6 @@ class ReplicaEndpoint:
         """End the event streams of sessions."""
         self._endpoint.end_session_streams()
 
-    def listening(self, host: str, port: int) -> None:
-        """Note where this process listens."""
-        self._replicas.listening(host, port)
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Serve, and be known to the other processes."""
@@ -327,7 +357,10 @@ class ReplicaEndpoint:
         headers = Headers(scope=scope)
         scope = {**scope, REPLICA_KEY: self._replicas.id}
         session = headers.get(SESSION_HEADER)
-        if _FORWARDED in headers or (session is None and scope["method"] != "POST"):
+        if _FORWARDED in headers:
+            await self._serve_forwarded(headers.get(_FOR, ""), scope, receive, send)
+            return
+        if session is None and scope["method"] != "POST":
             await self._endpoint(scope, receive, send)
             return
         if session is not None and await self._replicas.owner_of(session) is None:
@@ -341,6 +374,16 @@ class ReplicaEndpoint:
             if await self._replicas.forward(url, scope, read.body, receive, send):
                 return
         await self._endpoint(scope, read.again(receive), send)
+
+    async def _serve_forwarded(self, replica: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve what another process has passed on: here, or in the process of this machine that it was meant for."""
+        neighbor = await self._replicas.neighbor(replica) if replica else None
+        if neighbor is not None:
+            read = await self._read(receive) if scope["method"] == "POST" else _ReadBody(b"", [])
+            if read.is_whole and await self._replicas.forward(neighbor, scope, read.body, receive, send):
+                return
+            receive = read.again(receive)
+        await self._endpoint(scope, receive, send)
 
     async def _read(self, receive: Receive) -> "_ReadBody":
         """Read the body, but no more than the endpoint accepts."""
@@ -417,6 +460,12 @@ def _encode(data: bytes) -> str:
 
 def _decode(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _has_socket(url: str) -> bool:
+    """Whether the process at this address has a socket of its own on this machine."""
+    path = url.partition("#")[2]
+    return bool(path) and Path(path).is_socket()
 
 
 def _own_address() -> str:

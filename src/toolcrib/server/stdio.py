@@ -23,7 +23,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from toolcrib.server.handlers import end_streams
-from toolcrib.server.http import SHUTTING_DOWN, wait_for_stop
+from toolcrib.server.process import SHUTTING_DOWN, wait_for_stop
 from toolcrib.server.sdk_workarounds import deferred_parts, spliced, splices_on_stream
 from toolcrib.upstream.bounds import Bounds, run_at_once
 from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_line, request_id_in

@@ -267,6 +267,7 @@ class HttpTable(Table):
     max_sessions_per_caller: Count | None = None
     session_idle_s: Seconds | None = None
     keep_alive_s: Seconds | None = None
+    workers: Count | None = None
     drain_s: Seconds | None = None
     trusted_proxies: tuple[str, ...] = ()
     replica_url: NonEmpty | None = None

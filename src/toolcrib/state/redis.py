@@ -22,7 +22,8 @@ import anyio
 from toolcrib.errors import StateUnavailable, mask_secrets, missing_extra
 from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableOverview
 from toolcrib.state.memory import MemoryChannel
-from toolcrib.state.redis_table import FLUSH_S, RedisTable, TableLimits
+from toolcrib.state.redis_scripts import RedisValues
+from toolcrib.state.remote_table import FLUSH_S, RemoteTable, TableLimits
 from toolcrib.types import Object
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ class RedisStore:
         self.place = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
         self._client: Any = None
         self._scripts: dict[str, Any] = {}
-        self._tables: dict[str, RedisTable[Any]] = {}
+        self._values = RedisValues(self)
+        self._tables: dict[str, RemoteTable[Any]] = {}
         self._channels: dict[str, _RedisChannel] = {}
         self._local_clock = clock or time.monotonic
         self._maintenance: asyncio.Task[None] | None = None
@@ -98,8 +100,8 @@ class RedisStore:
         """Return the table of that name; the first call sets its limits."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = RedisTable(
-                self,
+            table = self._tables[name] = RemoteTable(
+                self._values,
                 name,
                 codec,
                 limits=TableLimits(max_entries, max_size, keep),

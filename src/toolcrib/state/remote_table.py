@@ -1,14 +1,16 @@
-"""A table in Redis: the scripts that change it in one step, and the local copy that is used while Redis is away."""
+"""A table outside this process: its values there, the local copy that is used while they are out of reach, and batches.
+
+What keeps the values implements `RemoteValues`; here is what all of them have in common.
+"""
 
 import asyncio
-import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 import anyio
 
@@ -33,124 +35,14 @@ _MAX_CHANGES: Final = 200
 _PER_TRIP: Final = 500
 """Values that are read or written at once."""
 
-# KEYS: values, expiry, use, sizes, total size. ARGV[1]: now in milliseconds; empty for the clock of Redis.
-_COMMON: Final = """
-local V, X, U, S, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local time = redis.call('TIME')
-local use = time[1] * 1000000 + time[2]
-local now = tonumber(ARGV[1]) or math.floor(use / 1000)
-local function drop(key)
-  redis.call('HDEL', V, key) redis.call('ZREM', X, key) redis.call('ZREM', U, key)
-  local size = redis.call('HGET', S, key)
-  if size then redis.call('HDEL', S, key) redis.call('DECRBY', T, size) end
-end
-local function purge(most)
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', X, '-inf', now, 'LIMIT', 0, most)) do drop(key) end
-end
-local function read(key)
-  local expires = redis.call('ZSCORE', X, key)
-  if expires and tonumber(expires) <= now then drop(key) return false end
-  return redis.call('HGET', V, key)
-end
-"""
-_READ: Final = (
-    "#!lua flags=allow-oom"
-    + _COMMON
-    + """
-local found = {}
-for i = 3, #ARGV do
-  local value = read(ARGV[i])
-  if value and ARGV[2] == '1' then redis.call('ZADD', U, use, ARGV[i]) end
-  found[#found + 1] = value
-end
-return found
-"""
-)
-_ITEMS: Final = (
-    "#!lua flags=allow-oom"
-    + _COMMON
-    + """
-purge(-1)
-local found = {}
-for _, key in ipairs(redis.call('ZRANGE', U, 0, -1)) do
-  found[#found + 1] = key
-  found[#found + 1] = redis.call('HGET', V, key)
-end
-return found
-"""
-)
-# ARGV: now, key, '1' to compare first, SHA-1 of the expected value or '', '1' to delete, value, lifetime in ms or '',
-# size or '' for that of the old value, most entries or '', largest total size or '', '1' to keep all values.
-_CHANGE: Final = (
-    _COMMON
-    + """
-local key, value = ARGV[2], ARGV[6]
-local most, largest, keep = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11] == '1'
-local old = read(key)
-if ARGV[3] == '1' and (old and redis.sha1hex(old) or '') ~= ARGV[4] then return 'changed' end
-if ARGV[5] == '1' then drop(key) return 'done' end
-local before = tonumber(redis.call('HGET', S, key) or '0')
-local size = tonumber(ARGV[8]) or before
-purge(100)
-local function full()
-  local entries = redis.call('HLEN', V) + (old and 0 or 1)
-  local total = tonumber(redis.call('GET', T) or '0') + size - before
-  return (most and entries > most) or (largest and total > largest)
-end
-if keep then
-  if full() then purge(-1) end
-  if full() then return 'full' end
-end
-drop(key)
-if largest and size > largest then return 'done' end
-redis.call('HSET', V, key, value)
-redis.call('ZADD', U, use, key)
-if ARGV[7] ~= '' then redis.call('ZADD', X, now + tonumber(ARGV[7]), key) end
-if size ~= 0 then redis.call('HSET', S, key, size) redis.call('INCRBY', T, size) end
-while (most and redis.call('HLEN', V) > most)
-   or (largest and tonumber(redis.call('GET', T) or '0') > largest) do
-  drop(redis.call('ZRANGE', U, 0, 0)[1])
-end
-return 'done'
-"""
-)
-_WRITE: Final = "#!lua" + _CHANGE
-"""Refused by Redis when its memory is full."""
-_DELETE: Final = "#!lua flags=allow-oom" + _CHANGE
-
 
 @dataclass(frozen=True, slots=True)
 class _Change(Generic[V]):
-    """A change of one value that is still to be applied in Redis."""
+    """A change of one value that is still to be applied there."""
 
     apply: Callable[[V | None], V | None]
     ttl_s: float | None
     size: int | None
-
-
-class RedisConnection(Protocol):
-    """What a table needs of its store. Methods raise `StateUnavailable`, at once while Redis is known to be away."""
-
-    @property
-    def place(self) -> str:
-        """Where Redis is, without credentials."""
-
-    def now_ms(self) -> str:
-        """The first argument of every script: the time in milliseconds, or empty for the clock of Redis."""
-
-    def keys(self, table: str) -> list[str]:
-        """The keys of a table, which one node of a cluster holds."""
-
-    def watch(self) -> None:
-        """Begin to write batched changes, and to look whether Redis is back."""
-
-    async def script(
-        self, source: str, keys: Sequence[str], arguments: Sequence[object], *, probing: bool = False
-    ) -> Any:
-        """Run a script; with `probing`, also while Redis is known to be away."""
-
-    async def scripts(self, source: str, keys: Sequence[str], calls: Iterable[Sequence[object]]) -> list[Any]:
-        """Run a script several times in one round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +53,61 @@ class TableLimits:
     max_size: int | None
     keep: bool
 
+    @property
+    def are_bounded(self) -> bool:
+        """Whether values are dropped for space, the one used least recently first."""
+        return self.max_entries is not None or self.max_size is not None
 
-class RedisTable(Generic[V]):
-    """One table, with a local copy of what was used last and the changes that are not yet in Redis."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueWrite:
+    """One value to write, as text."""
+
+    key: str
+    text: str | None
+    """None to delete it."""
+    ttl_s: float | None = None
+    size: int | None = None
+    """None for that of the old value."""
+    expected: tuple[str | None] | None = None
+    """What the value must still be; None to write in any case."""
+
+
+WriteOutcome = Literal["done", "changed", "full"]
+"""Of a write: made; the value was not what was expected; there is no room. Only the first one changed anything."""
+
+
+class RemoteValues(Protocol):
+    """Where the values of tables are. Methods raise `StateUnavailable`, at once while it is known to be away."""
+
+    @property
+    def place(self) -> str:
+        """Where that is, without credentials."""
+
+    def watch(self) -> None:
+        """Begin to write batched changes, and to look whether what was away is back."""
+
+    async def read(
+        self, table: str, keys: Sequence[str], limits: TableLimits, *, probing: bool = False
+    ) -> list[str | None]:
+        """Return values, None for each that there is not; with `probing`, try also while it is known to be away."""
+
+    async def items(self, table: str, limits: TableLimits) -> Mapping[str, str]:
+        """Return all values of a table, the one used least recently first."""
+
+    async def write(self, table: str, write: ValueWrite, limits: TableLimits) -> WriteOutcome:
+        """Write one value."""
+
+    async def write_all(self, table: str, writes: Sequence[ValueWrite], limits: TableLimits) -> Sequence[WriteOutcome]:
+        """Write several values in one round trip, also while it is known to be away."""
+
+
+class RemoteTable(Generic[V]):
+    """One table, with a local copy of what was used last and the changes that are not written yet."""
 
     def __init__(
         self,
-        store: RedisConnection,
+        store: RemoteValues,
         name: str,
         codec: StateCodec[V],
         *,
@@ -183,7 +123,6 @@ class RedisTable(Generic[V]):
         self._limits = limits
         self._batched = batched
         self._is_large = is_large
-        self._keys = store.keys(name)
         self._copies: MemoryTable[str] = MemoryTable(
             name, max_entries=min(limits.max_entries or _MAX_LOCAL, _MAX_LOCAL), max_size=limits.max_size, clock=clock
         )
@@ -198,11 +137,11 @@ class RedisTable(Generic[V]):
 
     @property
     def waiting(self) -> int:
-        """How many values have changes that are not in Redis."""
+        """How many values have changes that are not written."""
         return len(self._waiting)
 
     def is_stale(self) -> bool:
-        """Whether changes that were made while Redis was away are not written yet."""
+        """Whether changes that were made while it was away are not written yet."""
         return bool(self._waiting) and not self._batched
 
     async def get(self, key: str) -> V | None:
@@ -263,15 +202,14 @@ class RedisTable(Generic[V]):
 
     async def items(self) -> Mapping[str, V]:
         try:
-            found = await self._store.script(_ITEMS, self._keys, [self._store.now_ms()])
+            found = await self._store.items(self._name, self._limits)
         except StateUnavailable:
             if self._limits.keep:
                 raise
             texts: Mapping[str, str | None] = await self._copies.items()
         else:
-            pairs = dict(zip(found[::2], found[1::2], strict=True))
             here = await self._copies.items()
-            texts = {**pairs, **{key: here.get(key) for key in self._waiting}}
+            texts = {**found, **{key: here.get(key) for key in self._waiting}}
 
         def decoded() -> dict[str, V]:
             values = {key: self._decode(text) for key, text in texts.items()}
@@ -279,12 +217,12 @@ class RedisTable(Generic[V]):
 
         return await self._converted(decoded)
 
-    # -- in Redis ----------------------------------------------------------------------------------------------------
+    # -- where the values are ------------------------------------------------------------------------------------------
 
     async def _update_there(
         self, key: str, change: Callable[[V | None], tuple[V | None, R]], ttl_s: float | None, size: int | None
     ) -> R:
-        """Replace the value in Redis. Raises `_Away` if that may go on in this process."""
+        """Replace the value there. Raises `_Away` if that may go on in this process."""
         for _ in range(_MAX_TRIES):
             try:
                 [before] = await self._read([key])
@@ -309,10 +247,7 @@ class RedisTable(Generic[V]):
         return error if self._limits.keep else _Away()
 
     async def _read(self, keys: Sequence[str], *, probing: bool = False) -> list[str | None]:
-        is_bounded = self._limits.max_entries is not None or self._limits.max_size is not None
-        arguments = [self._store.now_ms(), "1" if is_bounded else "", *keys]
-        found: list[str | None] = await self._store.script(_READ, self._keys, arguments, probing=probing)
-        return found
+        return await self._store.read(self._name, keys, self._limits, probing=probing)
 
     async def _write(
         self,
@@ -324,36 +259,18 @@ class RedisTable(Generic[V]):
         expected: tuple[str | None] | None = None,
     ) -> bool:
         """Write, or delete with None; false if the value is not what was expected. Raises `StateUnavailable`."""
-        arguments = self._arguments(key, text, ttl_s, size, expected)
-        answer = await self._store.script(_DELETE if text is None else _WRITE, self._keys, arguments)
-        if answer == "full":
+        write = ValueWrite(key=key, text=text, ttl_s=ttl_s, size=size, expected=expected)
+        outcome = await self._store.write(self._name, write, self._limits)
+        if outcome == "full":
             raise table_full(self._name)
-        return bool(answer == "done")
-
-    def _arguments(
-        self, key: str, text: str | None, ttl_s: float | None, size: int | None, expected: tuple[str | None] | None
-    ) -> list[object]:
-        limits = self._limits
-        return [
-            self._store.now_ms(),
-            key,
-            "" if expected is None else "1",
-            "" if expected is None or expected[0] is None else hashlib.sha1(expected[0].encode()).hexdigest(),  # noqa: S324 - compares, and secures nothing
-            "1" if text is None else "",
-            text or "",
-            "" if ttl_s is None else max(round(ttl_s * 1000), 0),
-            "" if size is None else size,
-            "" if limits.max_entries is None else limits.max_entries,
-            "" if limits.max_size is None else limits.max_size,
-            "1" if limits.keep else "",
-        ]
+        return outcome == "done"
 
     # -- in this process ---------------------------------------------------------------------------------------------
 
     async def _update_here(
         self, key: str, change: Callable[[V | None], tuple[V | None, R]], ttl_s: float | None, size: int | None
     ) -> R:
-        """Change the local copy at once, and the value in Redis later."""
+        """Change the local copy at once, and the value there later."""
         self._store.watch()
         if self._batched and not self._is_recent(key):
             self._wanted.add(key)
@@ -393,7 +310,7 @@ class RedisTable(Generic[V]):
         for key in keys:
             self._forget_written(key, texts[key])
         applied = {key: len(self._waiting.get(key, ())) for key in keys}
-        calls: dict[str, tuple[str | None, list[object]]] = {}
+        writes: dict[str, ValueWrite] = {}
         for key, count in applied.items():
             if not count:
                 await self._copy(key, texts[key])
@@ -401,18 +318,18 @@ class RedisTable(Generic[V]):
             changes = self._waiting[key][:count]
             after = self._applied(texts[key], changes)
             last = changes[-1]
-            calls[key] = after, self._arguments(key, after, last.ttl_s, last.size, (texts[key],))
-        if not calls:
+            writes[key] = ValueWrite(key=key, text=after, ttl_s=last.ttl_s, size=last.size, expected=(texts[key],))
+        if not writes:
             return
-        answers = await self._store.scripts(_WRITE, self._keys, [arguments for _, arguments in calls.values()])
-        for (key, (after, _)), answer in zip(calls.items(), answers, strict=True):
-            if answer == "changed":
+        outcomes = await self._store.write_all(self._name, tuple(writes.values()), self._limits)
+        for (key, write), outcome in zip(writes.items(), outcomes, strict=True):
+            if outcome == "changed":
                 continue  # by another process: once more at the next time
             changes = self._waiting.pop(key)
             newer = changes[applied[key] :]
             if newer:
                 self._waiting[key] = newer
-            await self._copy(key, self._applied(after, newer), changes[-1].ttl_s, changes[-1].size or 0)
+            await self._copy(key, self._applied(write.text, newer), changes[-1].ttl_s, changes[-1].size or 0)
 
     def _forget_written(self, key: str, text: str | None) -> None:
         """Drop the first waiting change of a value if Redis has applied it, though its answer was lost."""
@@ -434,7 +351,7 @@ class RedisTable(Generic[V]):
         return text
 
     async def _copy(self, key: str, text: str | None, ttl_s: float | None = None, size: int = 0) -> None:
-        """Keep a copy of what is in Redis, for when it is away, and for batched values."""
+        """Keep a copy of what is there, for when it is away, and for batched values."""
         if self._limits.keep:
             return
         if self._batched:
@@ -482,7 +399,7 @@ class RedisTable(Generic[V]):
 
 
 class _Away(Exception):
-    """Redis is away, and the table may be used in this process meanwhile."""
+    """It is away, and the table may be used in this process meanwhile."""
 
 
 class _Lock:

@@ -1,0 +1,266 @@
+"""The process that serves HTTP: accepts connections, and drains requests when it stops or hands over to another one."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import uvicorn
+from mcp_types import CONNECTION_CLOSED
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from toolcrib.server.auth import url_host
+from toolcrib.server.connections import bounded_protocol
+from toolcrib.server.lifespan import AsgiApp
+from toolcrib.server.options import HttpOptions
+from toolcrib.server.sockets import BACKLOG, bind_path, bind_socket
+
+CANCEL_KEY: Final = "toolcrib.cancel"
+"""ASGI scope key: the cancel scope of a whole request, where something outside has one."""
+_ACCEPTED_AT_ONCE: Final = 64
+"""Connections that asyncio accepts in one turn."""
+_RESTART_S: Final = 5
+"""When a client that is turned away by the shutdown may find the server again."""
+_HAND_OVER_S: Final = 2.0
+"""How long clients may use their open connections once more after others accept new ones, in seconds."""
+_POLL_S: Final = 0.05
+FLUSH_S: Final = 0.2
+"""How long clients have to read the last responses at shutdown, in seconds."""
+SHUTTING_DOWN: Final = "The server is shutting down; the call was cancelled."
+"""Message for requests that are still unanswered at shutdown, sent with the JSON-RPC code `CONNECTION_CLOSED`."""
+
+_SHUTDOWN_ERROR: Final = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedAddress:
+    """An address from which several processes accept connections."""
+
+    sock: socket.socket
+    """It listens already, and stays open in the process that bound it."""
+    own_path: Path | None = None
+    """A Unix-domain socket at which the other processes reach this one; made and removed by the server."""
+    retired: anyio.Event = field(default_factory=anyio.Event)
+    """To be set when another process takes over: then no connection is accepted any more, and each open one is closed
+    with its next response. After a short while the server stops.
+    """
+
+
+class _InFlightRequests:
+    """ASGI middleware: tracks running POST requests, so that a shutdown can wait for them and cancel the rest."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._scopes: set[anyio.CancelScope] = set()
+        self.is_retiring = False
+        """Whether every response asks its client to close the connection: another process accepts the next one."""
+        self._idle: anyio.Event | None = None
+        """Set when no request is running; None until that is waited for."""
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is running."""
+        while self._scopes:
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
+
+    def cancel_all(self) -> None:
+        """Cancel running requests; each is answered with an error."""
+        for scope in tuple(self._scopes):
+            scope.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.is_retiring and scope["type"] == "http":
+            send = _closing(send)
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        answered = False
+
+        async def send_tracked(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        with anyio.CancelScope() as running:
+            self._scopes.add(running)
+            try:
+                await self._app({**scope, CANCEL_KEY: running}, receive, send_tracked)
+            finally:
+                self._scopes.discard(running)
+                if self._idle is not None and not self._scopes:
+                    self._idle.set()
+                    self._idle = None
+        if running.cancelled_caught and not answered:
+            headers = {"Retry-After": str(_RESTART_S)}
+            await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
+
+
+def _closing(send: Send) -> Send:
+    """ASGI `send` that asks the client to close the connection after the response."""
+
+    async def send_last(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return send_last
+
+
+class _HttpServer(uvicorn.Server):
+    """Leaves signals to the caller, as uvicorn would raise them again before the clean-up is done."""
+
+    def __init__(self, config: uvicorn.Config, own_path: Path | None) -> None:
+        """`own_path` is where to listen besides the sockets."""
+        super().__init__(config)
+        self._own_path = own_path
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        if self._own_path is None:
+            return
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            make: Any = config.http_protocol_class
+            made: asyncio.Protocol = make(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=None
+            )
+            return made
+
+        loop = asyncio.get_running_loop()
+        own = await loop.create_unix_server(protocol, sock=bind_path(self._own_path), backlog=config.backlog)
+        self.servers.append(own)
+
+    def stop_accepting(self) -> None:
+        """Accept no connections from clients any more; those of other processes still come."""
+        self.servers[0].close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no connection is open."""
+        return not self.server_state.connections
+
+
+async def serve_http(
+    app: AsgiApp,
+    options: HttpOptions,
+    *,
+    stop: anyio.Event | None = None,
+    started: Callable[[str], None] | None = None,
+    flush_s: float = FLUSH_S,
+    shared: SharedAddress | None = None,
+) -> None:
+    """Serve until `stop`, or until SIGTERM or SIGINT where none is given; then finish running calls within `drain_s`.
+
+    Calls `started` with the URL once the socket is bound. After the last call, clients have `flush_s` seconds to read
+    their responses. With `shared`, connections are accepted from that address instead of the one of the options.
+    """
+    in_flight = _InFlightRequests(app)
+    config = uvicorn.Config(
+        in_flight,
+        host=options.host,
+        port=options.port,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        http=bounded_protocol(options),
+        backlog=_backlog(is_shared=shared is not None),
+        timeout_keep_alive=max(1, round(options.keep_alive_s)),
+        timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before
+    )
+    own_path = None if shared is None else shared.own_path
+    server = _HttpServer(config, own_path)
+    with bind_socket(options.host, options.port) if shared is None else shared.sock as sock:
+        port = sock.getsockname()[1]
+        app.listening(options.host, port, own_path)
+        async with app.running(), anyio.create_task_group() as group:
+            if shared is not None:
+                stop = stop or anyio.Event()
+                group.start_soon(_hand_over, server, in_flight, app, shared.retired, stop)
+            await group.start(_stop_on_request, server, in_flight, app, options.drain_s, flush_s, stop)
+            if started is not None:
+                started(f"http://{url_host(options.host)}:{port}{app.path}")
+            try:
+                await server.serve(sockets=[sock])
+            finally:
+                if own_path is not None:
+                    own_path.unlink(missing_ok=True)
+            group.cancel_scope.cancel()
+
+
+def _backlog(*, is_shared: bool) -> int:
+    """How many connections uvicorn is to accept in one turn, or to let wait.
+
+    uvloop accepts one in each turn. asyncio accepts as many as may wait, and has one number for both; of a shared
+    address each process takes one, and leaves the next one to the others.
+    """
+    if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
+        return BACKLOG
+    return 1 if is_shared else _ACCEPTED_AT_ONCE
+
+
+async def _hand_over(
+    server: _HttpServer, in_flight: _InFlightRequests, app: AsgiApp, retired: anyio.Event, stop: anyio.Event
+) -> None:
+    """Once retired, leave new connections to other processes, and stop when the open ones have ended."""
+    await retired.wait()
+    server.stop_accepting()
+    in_flight.is_retiring = True
+    app.end_streams()
+    with anyio.move_on_after(_HAND_OVER_S):
+        while not server.is_idle:  # noqa: ASYNC110 - uvicorn has no event for it
+            await anyio.sleep(_POLL_S)
+    stop.set()
+
+
+async def _stop_on_request(
+    server: uvicorn.Server,
+    in_flight: _InFlightRequests,
+    app: AsgiApp,
+    drain_s: float,
+    flush_s: float,
+    stop: anyio.Event | None,
+    *,
+    task_status: anyio.abc.TaskStatus[None],
+) -> None:
+    await wait_for_stop(stop, task_status=task_status)
+    server.should_exit = True
+    app.end_streams()
+    with anyio.move_on_after(drain_s):
+        await in_flight.wait_idle()
+    in_flight.cancel_all()
+    # Streams that never end by themselves must not delay the shutdown.
+    await anyio.sleep(flush_s)
+    server.force_exit = True
+
+
+async def wait_for_stop(
+    stop: anyio.Event | None = None, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Wait for the event, or for SIGTERM or SIGINT without one. Reports `started` once neither can be missed."""
+    if stop is not None:
+        task_status.started()
+        await stop.wait()
+        return
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            return

@@ -1,0 +1,325 @@
+"""Starts worker processes that serve one address, and keeps them running (`toolcrib serve --workers N`).
+
+It owns the listening sockets and the state that the workers share, and answers no request itself. A worker that ends is
+started again. SIGTERM and SIGINT stop all, SIGHUP has all read their settings again, and SIGUSR2 replaces them one by
+one: a new worker serves before the old one stops.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+
+from toolcrib.server.sockets import descriptors
+from toolcrib.server.workers import VARIABLE, WorkerSeat, own_socket
+from toolcrib.state.hub import StateHub
+from toolcrib.types import JSON
+
+logger = logging.getLogger("toolcrib.serve")
+
+_FIRST_PAUSE_S: Final = 0.5
+_MAX_PAUSE_S: Final = 30.0
+_STABLE_S: Final = 10.0
+"""A worker that ran this long is started again at once."""
+_START_S: Final = 120.0
+"""How long a worker may take until it serves, in seconds."""
+_SETTLE_S: Final = 30.0
+"""How long a worker that replaces another may take to know what its servers offer."""
+_STOP_MARGIN_S: Final = 8.0
+"""Time for workers to stop in addition to that of their running calls, in seconds."""
+_POLL_S: Final = 0.05
+_RANDOM: Final = SystemRandom()
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorOptions:
+    """What to run, and how often."""
+
+    workers: int
+    command: Sequence[str]
+    """Starts a worker; it finds its place in the environment."""
+    drain_s: float
+    """How long running calls may take when a worker stops, in seconds."""
+    ends_on_hangup: bool = False
+    """Whether SIGHUP ends all, as it does when a terminal is closed."""
+
+
+@dataclass(eq=False, slots=True)
+class _Process:
+    """One worker process."""
+
+    number: int
+    popen: "subprocess.Popen[bytes]"
+    started: float
+    serving: anyio.Event = field(default_factory=anyio.Event)
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def label(self) -> str:
+        return f"worker {self.number} (process {self.popen.pid})"
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if not self.ended.is_set():
+            self.popen.send_signal(number)
+
+    async def wait(self) -> int:
+        """Wait for the end of the process, for one task. Returns its exit code, negative for a signal."""
+        try:
+            descriptor = os.pidfd_open(self.popen.pid) if sys.platform == "linux" else -1
+        except OSError:
+            descriptor = -1
+        try:
+            while (code := self.popen.poll()) is None:
+                if descriptor < 0:
+                    await anyio.sleep(_POLL_S)
+                else:
+                    await anyio.wait_readable(descriptor)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.ended.set()
+        return code
+
+
+class Supervisor:
+    """Runs workers until a signal ends them, or until one of them cannot start at all."""
+
+    def __init__(self, options: SupervisorOptions, listeners: Mapping[str, socket.socket]) -> None:
+        """`listeners` are the sockets that all workers accept connections from; `http` is one of them."""
+        self._options = options
+        self._listeners = listeners
+        self._folder = Path()
+        self._hub = StateHub()
+        self._current: dict[int, _Process] = {}
+        """By number: the process that serves, or that will as soon as it has started."""
+        self._all: set[_Process] = set()
+        self._replaced: set[int] = set()
+        """The numbers of workers that are being replaced."""
+        self._failures: dict[int, int] = {}
+        self._served: set[int] = set()
+        """The numbers of workers that have served once."""
+        self._stopping = anyio.Event()
+        self._code = 0
+        self._group: anyio.abc.TaskGroup | None = None
+
+    async def run(self) -> int:
+        """Run until a signal. Returns the exit code: 0, or that of a worker that could not start at all."""
+        self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-", dir=runtime_folder()))
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                await group.start(self._receive_signals)
+                await self._start_all()
+                await self._stopping.wait()
+                await self._end_all()
+                group.cancel_scope.cancel()
+        finally:
+            for process in self._all:
+                process.send(signal.SIGKILL)
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return self._code
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    async def _start_all(self) -> None:
+        """Start the first worker, and the others once it serves: what keeps it from starting is then said once."""
+        for number in range(1, self._options.workers + 1):
+            first = self._start(number)
+            self._current[number] = first
+            if number == 1 and not await self._wait_serving(first):
+                return
+        logger.info("%d workers", self._options.workers)
+
+    def _start(self, number: int) -> _Process:
+        theirs, ours = socket.socketpair()
+        with theirs:
+            listeners = descriptors(self._listeners)
+            seat = WorkerSeat(
+                number=number,
+                count=self._options.workers,
+                folder=str(self._folder),
+                supervisor=theirs.fileno(),
+                listeners=listeners,
+            )
+            popen = subprocess.Popen(  # noqa: S603 - the command of this process
+                self._options.command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), *listeners.values()),
+                env={**os.environ, VARIABLE: seat.as_text()},
+                process_group=0,  # Ctrl-C is for the supervisor alone
+            )
+        process = _Process(number, popen, anyio.current_time())
+        self._all.add(process)
+        self._start_soon(self._serve, process, ours)
+        self._start_soon(self._watch, process)
+        return process
+
+    def _start_soon(self, work: Callable[..., Any], *arguments: Any) -> None:
+        if self._group is not None:
+            self._group.start_soon(work, *arguments)
+
+    async def _serve(self, process: _Process, connection: socket.socket) -> None:
+        """Answer what the worker asks."""
+
+        async def note(event: anyio.Event, _: JSON) -> JSON:
+            event.set()
+            if event is process.serving:
+                self._served.add(process.number)
+                logger.debug("%s serves", process.label)
+            return None
+
+        answers = {"serving": partial(note, process.serving), "settled": partial(note, process.settled)}
+        await self._hub.serve(connection, answers)
+
+    async def _wait_serving(self, process: _Process) -> bool:
+        """Wait until the process serves. Returns false if it ended, or takes too long."""
+        await _first_of(process.serving, process.ended, self._stopping, timeout_s=_START_S)
+        return process.serving.is_set() and not process.ended.is_set()
+
+    # -- keeping them running ------------------------------------------------------------------------------------------
+
+    async def _watch(self, process: _Process) -> None:
+        """Start another process when this one ends, unless it was meant to."""
+        code = await process.wait()
+        self._all.discard(process)
+        self._remove_socket(process)
+        if self._stopping.is_set() or self._current.get(process.number) is not process:
+            return
+        number = process.number
+        if number not in self._served:
+            self._code = code if code > 0 else 1
+            logger.error("%s could not start (%s): all stop", process.label, _outcome(code))
+            self._stopping.set()
+        elif number not in self._replaced:
+            await self._start_again(process, code)
+
+    async def _start_again(self, process: _Process, code: int) -> None:
+        number = process.number
+        lived_s = anyio.current_time() - process.started
+        failures = self._failures[number] = 0 if lived_s >= _STABLE_S else self._failures.get(number, 0) + 1
+        pause_s = 0.0 if failures <= 1 else _pause(failures - 1)
+        logger.error("%s ended: %s; it is started again in %.1f s", process.label, _outcome(code), pause_s)
+        with anyio.move_on_after(pause_s):
+            await self._stopping.wait()
+        if not self._stopping.is_set() and self._current.get(number) is process:
+            self._current[number] = self._start(number)
+
+    def _remove_socket(self, process: _Process) -> None:
+        """Remove what a killed process could not."""
+        own_socket(self._folder, process.number, process.popen.pid).unlink(missing_ok=True)
+
+    # -- signals -------------------------------------------------------------------------------------------------------
+
+    async def _receive_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*_STOPS, signal.SIGHUP, signal.SIGUSR2) as signals:
+            task_status.started()
+            async for number in signals:
+                if number in _STOPS or (number == signal.SIGHUP and self._options.ends_on_hangup):
+                    if self._stopping.is_set():
+                        self._send_all(signal.SIGTERM)  # a second one ends running calls at once
+                    self._stopping.set()
+                elif number == signal.SIGHUP:
+                    self._send_all(signal.SIGHUP)
+                elif self._replaced:
+                    logger.warning("the workers are being replaced already")
+                elif self._group is not None:
+                    self._replaced.update(self._current)
+                    self._group.start_soon(self._replace_all)
+
+    def _send_all(self, number: signal.Signals) -> None:
+        for process in tuple(self._all):
+            process.send(number)
+
+    async def _replace_all(self) -> None:
+        """Replace the workers one by one; stop at the first that cannot be."""
+        try:
+            for number in tuple(self._current):
+                if not await self._replace(number):
+                    return
+            logger.info("all workers were replaced")
+        finally:
+            left, self._replaced = self._replaced, set()
+            for number in left:  # those that ended meanwhile
+                if self._current[number].ended.is_set() and not self._stopping.is_set():
+                    self._current[number] = self._start(number)
+
+    async def _replace(self, number: int) -> bool:
+        """Start a new worker of this number, and stop the old one once it serves. Returns whether it does."""
+        old, new = self._current[number], self._start(number)
+        if not await self._wait_serving(new):
+            if not self._stopping.is_set():
+                logger.error("worker %d cannot be replaced, because the new one does not start", number)
+            new.send(signal.SIGKILL)
+            return False
+        await _first_of(new.settled, new.ended, self._stopping, timeout_s=_SETTLE_S)
+        self._current[number] = new
+        self._replaced.discard(number)
+        old.send(signal.SIGUSR2)
+        await _first_of(old.ended, timeout_s=self._options.drain_s + _STOP_MARGIN_S)
+        old.send(signal.SIGKILL)
+        return True
+
+    async def _end_all(self) -> None:
+        """Stop all workers; kill those that take too long."""
+        self._send_all(signal.SIGTERM)
+        with anyio.move_on_after(self._options.drain_s + _STOP_MARGIN_S):
+            for process in tuple(self._all):
+                await process.ended.wait()
+        self._send_all(signal.SIGKILL)
+        for process in tuple(self._all):
+            await process.ended.wait()
+
+
+def runtime_folder() -> str | None:
+    """Where sockets belong: the user's runtime directory; None for that of temporary files."""
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    return folder if folder and os.access(folder, os.W_OK) else None
+
+
+async def _first_of(*events: anyio.Event, timeout_s: float) -> None:
+    """Wait for the first of these events, but no longer than that."""
+    with anyio.move_on_after(timeout_s):
+        async with anyio.create_task_group() as group:
+
+            async def wait(event: anyio.Event) -> None:
+                await event.wait()
+                group.cancel_scope.cancel()
+
+            for event in events:
+                group.start_soon(wait, event)
+
+
+def _pause(failures: int) -> float:
+    """Exponential, with up to half of the pause left to chance."""
+    most: float = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures, 16))
+    return _RANDOM.uniform(most / 2, most)
+
+
+def _outcome(code: int) -> str:
+    """How a process ended.
+
+    >>> _outcome(-9), _outcome(3)
+    ('SIGKILL', 'exit code 3')
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
