@@ -2,15 +2,22 @@
 
 Labels are bounded: a method, a namespace or an outcome beyond the first `MAX_LABELS` is counted as `other`. None has a
 caller, a tool's arguments or a query.
+
+Worker processes of one gateway count in files of a shared folder, so that each of them can answer for all. A process
+that starts goes on where one that has ended left off: no counter goes back, however a process ends.
 """
 
+import os
+import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, Self
+from pathlib import Path
+from typing import IO, Any, Final, Self
 
 import anyio
+import anyio.to_thread
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.middleware.breaker import BreakerState
@@ -35,15 +42,28 @@ _CODES: Final = range(-32768, -31999)
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _LAG_S: Final = 0.25
 """How often the event loop is asked to wake up."""
+_PUBLISH_S: Final = 2.0
+"""How often a worker writes what is read when the metrics are asked for, in seconds."""
+_MAX_WORKERS: Final = 1_000
+_SERVED: Final = "toolcrib_tokens_served"
+_SAVED: Final = "toolcrib_tokens_saved"
+_FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class GatewayMetrics:
     """The metrics of one app."""
 
-    def __init__(self) -> None:
-        """Raises `MissingExtra`."""
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder` is that of all workers of a gateway; None for a process alone. Raises `MissingExtra`.
+
+        With a folder, all metrics that this process makes with the library from now on are counted there.
+        """
         self._library = _load_library()
         self.registry = self._library.CollectorRegistry()
+        """What this process counts."""
+        self._workers = None if folder is None else _WorkerMetrics(self._library, folder)
+        self.shown = self.registry if self._workers is None else self._workers.registry
+        """What is shown."""
         self._labels: dict[str, set[str]] = {}
         self.port = 0
         """Where the metrics are served, while they are."""
@@ -59,8 +79,9 @@ class GatewayMetrics:
         self.retries = self._counter("toolcrib_call_retries", "Further attempts of calls.")
         self.cached = self._counter("toolcrib_calls_cached", "Calls that were answered from the cache.")
         self.approvals = self._counter("toolcrib_approvals", "Calls for which a person was asked.", "outcome")
-        self._library.ProcessCollector(registry=self.registry)
-        self._library.GCCollector(registry=self.registry)
+        if self._workers is None:
+            self._library.ProcessCollector(registry=self.registry)
+            self._library.GCCollector(registry=self.registry)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Any:
         return self._library.Histogram(name, text, labels, buckets=_SECONDS, registry=self.registry)
@@ -104,6 +125,12 @@ class GatewayMetrics:
             await anyio.sleep_until(due)
             self.lag.observe(max(0.0, anyio.current_time() - due))
 
+    async def publish(self) -> None:
+        """As a worker, write the state of this process regularly, until cancelled; a process alone is done at once."""
+        while self._workers is not None:
+            await anyio.to_thread.run_sync(self._workers.publish)
+            await anyio.sleep(_PUBLISH_S)
+
     def _bounded(self, label: str, value: str) -> str:
         known = self._labels.setdefault(label, set())
         if value not in known:
@@ -126,22 +153,42 @@ class GatewayMetrics:
 
         They are read whenever the metrics are, in another thread than the event loop's.
         """
-        self.registry.register(_State(statuses, tools, breakers, usage, self._library.metrics_core))
+        state = _State(statuses, tools, breakers, usage, self._library.metrics_core)
+        if self._workers is None:
+            self.registry.register(state)
+        else:
+            self._workers.state = state
 
     def text(self) -> str:
         """The metrics as Prometheus reads them."""
-        shown: bytes = self._library.generate_latest(self.registry)
+        shown: bytes = self._library.generate_latest(self.shown)
         return shown.decode()
 
     def serve(self, host: str, port: int) -> "MetricsServer":
         """Serve `/metrics` from a thread of its own. Raises `SettingsError` if the address cannot be used."""
         try:
-            server, thread = self._library.start_http_server(port, host, self.registry)
+            server, thread = self._library.start_http_server(port, host, self.shown)
         except OSError as error:
             raise SettingsError(
                 f"Metrics cannot be served at {host}:{port}: {error.strerror or error}.",
                 hint="Choose another address for telemetry.metrics.",
             ) from error
+        return MetricsServer(server, thread)
+
+    def serve_at(self, listener: socket.socket) -> "MetricsServer":
+        """Serve `/metrics` from a thread of its own, at a listening socket that other processes may accept from too."""
+        exposition: Any = import_module("prometheus_client.exposition")
+        base = import_module("wsgiref.simple_server").WSGIRequestHandler
+        quiet = type("QuietHandler", (base,), {"log_message": lambda *_: None})
+        server = exposition.ThreadingWSGIServer(("", 0), quiet, bind_and_activate=False)
+        server.socket.close()
+        server.socket = listener.dup()
+        server.socket.settimeout(0)  # another process may have accepted what made the socket readable
+        server.server_name, server.server_port = listener.getsockname()[:2]
+        server.setup_environ()
+        server.set_app(self._library.make_wsgi_app(self.shown))
+        thread = threading.Thread(target=server.serve_forever, daemon=True, name="metrics")
+        thread.start()
         return MetricsServer(server, thread)
 
 
@@ -214,11 +261,11 @@ class _State:
     def _usage_metrics(self) -> Sequence[Any]:
         if self._usage is None:
             return ()
-        served = self._counter("toolcrib_tokens_served", "Tokens of the definitions in replies.", labels=["namespace"])
+        served = self._counter(_SERVED, "Tokens of the definitions in replies.", labels=["namespace"])
         for name, tokens in _bounded({name: one.served for name, one in self._usage.since_start.items()}).items():
             served.add_metric([name], tokens)
         saved = self._usage.saved_since_start
-        return served, self._gauge("toolcrib_tokens_saved", "Tokens that lists of all tools would take.", value=saved)
+        return served, self._gauge(_SAVED, "Tokens that lists of all tools would take.", value=saved)
 
     def _by_label(self, name: str, text: str, label: str, values: Mapping[str, int]) -> Any:
         family = self._gauge(name, text, labels=[label])
@@ -238,3 +285,128 @@ def _bounded(values: Mapping[str, int]) -> Mapping[str, int]:
     if names[MAX_LABELS:]:
         bounded["other"] = bounded.get("other", 0) + sum(values[name] for name in names[MAX_LABELS:])
     return bounded
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+class _WorkerMetrics:
+    """The metrics of all workers of a gateway, in one folder.
+
+    Each worker holds the lock of one numbered place, whose files have its values. The system releases the lock when the
+    process ends in any way, and the next worker goes on with these values.
+    """
+
+    def __init__(self, library: Any, folder: Path) -> None:
+        """Raises `SettingsError` if the folder cannot be used."""
+        self._library, self._folder = library, folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.state: _State | None = None
+        self.place, self._lock = self._claim()
+        values: Any = import_module("prometheus_client.values")
+        os.environ[_FOLDER_VARIABLE] = str(folder)
+        values.ValueClass = values.MultiProcessValue(process_identifier=lambda: self.place)
+        self._multiprocess: Any = import_module("prometheus_client.multiprocess")
+        self._own = library.CollectorRegistry()
+        self._gauges: dict[str, Any] = {}
+        self._last: dict[tuple[str, tuple[str, ...]], float] = {}
+        """The last values of this process, by metric and labels."""
+        self._publishing = threading.Lock()
+        self.registry = library.CollectorRegistry()
+        self.registry.register(self)
+
+    def _claim(self) -> tuple[int, IO[str]]:
+        for place in range(1, _MAX_WORKERS):
+            if (held := _lock(self._folder / f"{place}.lock")) is not None:
+                held.truncate(0)
+                held.write(str(os.getpid()))
+                held.flush()
+                return place, held
+        raise SettingsError(f"The metrics of more than {_MAX_WORKERS} workers cannot be kept in {self._folder}.")
+
+    # -- what this worker writes -----------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Write what is read when metrics are asked for. Counts add up; of states, the largest number is shown."""
+        if self.state is None:
+            return
+        with self._publishing:
+            seen = set()
+            for family in self.state.collect():
+                for sample in family.samples:
+                    key = family.name, tuple(sample.labels.values())
+                    seen.add(key)
+                    self._write(family, tuple(sample.labels), key, sample.value)
+            for key in self._last.keys() - seen:
+                if not self._adds_up(key[0]):
+                    self._child(self._gauges[key[0]], key[1]).set(0)
+
+    def _write(self, family: Any, labels: Sequence[str], key: tuple[str, tuple[str, ...]], value: float) -> None:
+        adds_up = family.type == "counter" or self._adds_up(family.name)
+        made = self._gauges.get(family.name)
+        if made is None:
+            kind = self._library.Counter if family.type == "counter" else self._library.Gauge
+            mode = {} if family.type == "counter" else {"multiprocess_mode": "sum" if adds_up else "livemax"}
+            made = kind(family.name, family.documentation, labels, registry=self._own, **mode)
+            self._gauges[family.name] = made
+        child = self._child(made, key[1])
+        if adds_up:
+            child.inc(value - self._last.get(key, 0))
+        else:
+            child.set(value)
+        self._last[key] = value
+
+    @staticmethod
+    def _adds_up(name: str) -> bool:
+        return name in (_SERVED, _SAVED)
+
+    @staticmethod
+    def _child(metric: Any, labels: Sequence[str]) -> Any:
+        return metric.labels(*labels) if labels else metric
+
+    # -- what is shown ---------------------------------------------------------------------------------------------
+
+    def describe(self) -> Sequence[Any]:
+        """Nothing, so that registering reads no file."""
+        return ()
+
+    def collect(self) -> Iterator[Any]:
+        """The metrics of all workers: sums, and what the system says of each process."""
+        self.publish()
+        running = self._running()
+        yield from self._multiprocess.MultiProcessCollector(None, str(self._folder)).collect()
+        core: Any = self._library.metrics_core
+        yield core.GaugeMetricFamily("toolcrib_workers", "Worker processes.", value=len(running))
+        families: dict[str, Any] = {}
+        for place, pid in running.items():
+            for found in self._library.ProcessCollector(registry=None, pid=lambda pid=pid: pid).collect():
+                family = families.setdefault(found.name, core.Metric(found.name, found.documentation, found.type))
+                for sample in found.samples:
+                    family.add_sample(sample.name, {"process": str(place)}, sample.value)
+        yield from families.values()
+
+    def _running(self) -> dict[int, int]:
+        """The process of each place. States of processes that have ended are forgotten, and their counts kept."""
+        found = {}
+        for file in sorted(self._folder.glob("*.lock")):
+            place = int(file.stem)
+            if place == self.place:
+                found[place] = os.getpid()
+            elif (held := _lock(file)) is not None:
+                with held:
+                    self._multiprocess.mark_process_dead(place, str(self._folder))
+            elif (text := file.read_text()).isdecimal():
+                found[place] = int(text)
+        return found
+
+
+def _lock(file: Path) -> IO[str] | None:
+    """Lock a file until it is closed, or the process ends; None if another process holds the lock."""
+    fcntl: Any = import_module("fcntl")  # workers are processes of a system that has it
+    opened = file.open("a", encoding="ascii")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        opened.close()
+        return None
+    return opened

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,16 @@ async def test_metrics_count_requests_calls_searches_and_tools() -> None:
     assert re.search(r'^toolcrib_definition_tokens\{namespace="net"\} [1-9]', text, re.MULTILINE)
     assert "process_resident_memory_bytes" in text
     assert "zzzz" not in text
+
+
+async def test_several_processes_can_serve_metrics_at_one_socket() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
+        with GatewayMetrics().serve_at(listener) as one, GatewayMetrics().serve_at(listener) as two:
+            assert one.port == two.port == listener.getsockname()[1]
+            async with httpx2.AsyncClient(timeout=20) as http:
+                for _ in range(10):
+                    assert "toolcrib_event_loop_lag_seconds" in (await http.get(url)).text
 
 
 async def test_an_address_that_is_taken_ends_the_start_with_its_name() -> None:
