@@ -1,19 +1,21 @@
 """The pages of usage and of searches without hits show what is counted, and try a keyword before it is written."""
 
 import re
+import tomllib
 from html import unescape
 from typing import Any
 
+import anyio
 import pytest
 from tests.console.support import Browser, console_app, words
 
 from toolcrib.app import App
-from toolcrib.console.usage import Asked, Change, compare_keyword
+from toolcrib.console.proposals import RankChange, Sought, propose
 from toolcrib.errors import StateUnavailable, ToolcribError
+from toolcrib.options import GatewayOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.settings.options import TelemetryOptions
 from toolcrib.types import Caller, Context, Tool, ToolResult
-from toolcrib.usage.zero_hits import ZeroHit
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +72,7 @@ async def test_usage_that_is_not_counted_says_how_to_count_it() -> None:
 async def test_searches_in_vain_are_grouped_with_the_tool_that_was_called_next() -> None:
     async with Browser(await used(gateway(zero_hits=True))) as browser:
         text = words(await browser.load("/zero-hits"))
-    assert re.search(r"wake .*acme 2 . .*ops:list_shifts Propose a keyword", text)
+    assert re.search(r"wake .*acme 2 . .*ops:list_shifts Propose…", text)
 
 
 async def test_searches_that_are_not_kept_and_none_at_all_say_so() -> None:
@@ -112,13 +114,41 @@ async def test_a_tool_that_the_person_may_not_see_is_not_proposed() -> None:
 
 
 def test_a_keyword_is_tried_on_the_searches_of_other_tools_too() -> None:
-    asked = [
-        Asked(number=0, tenant="", group=ZeroHit(words=("rota",)), phrase=phrase, tool=tool, sure=True)
-        for phrase, tool in (("duty rota", "ops:list_shifts"), ("send a message", "mail:send"))
-    ]
-    first, second = compare_keyword(TOOLS, SHIFTS, "duty rota", asked, SearchOptions())
+    sought = [Sought("duty rota", "ops:list_shifts"), Sought("send a message", "mail:send")]
+    found = propose("keyword", TOOLS, sought, SearchOptions())
+    assert found is not None
+    first, second = found.changes
+    assert found.line == '"ops:list_shifts" = ["duty rota"]'
     assert (first.before_rank, first.after_rank, first.verdict) == (None, 1, "better")
     assert (second.before_rank, second.verdict) == (1, "same")
+
+
+def test_a_synonym_is_a_word_that_matches_nothing_for_a_word_of_the_tools_name() -> None:
+    found = propose("synonym", TOOLS, [Sought("our rota", "ops:list_shifts")], SearchOptions(), [("rota", ("plan",))])
+    assert found is not None
+    assert found.line == '[toolcrib.search.synonyms]\nrota = ["plan", "shifts"]'
+    assert [(one.before_rank, one.after_rank, one.verdict) for one in found.changes] == [(None, 1, "better")]
+    table = tomllib.loads(found.line)["toolcrib"]["search"]["synonyms"]
+    options = GatewayOptions(synonyms=tuple((word, tuple(others)) for word, others in table.items()))
+    assert best_hit(options, "our rota") == "ops:list_shifts"
+
+
+def best_hit(options: GatewayOptions, query: str) -> str:
+    app = console_app(*TOOLS, settings={"gateway": options})
+    return anyio.run(app.search, query).hits[0].tool.id
+
+
+def test_where_no_synonym_helps_none_is_proposed() -> None:
+    assert propose("synonym", TOOLS, [Sought("list shifts", "ops:list_shifts")], SearchOptions()) is None
+    assert propose("synonym", TOOLS, [Sought("rota", "ops:gone")], SearchOptions()) is None
+
+
+async def test_the_page_proposes_a_synonym_on_request() -> None:
+    async with Browser(await used(gateway(zero_hits=True))) as browser:
+        page = unescape(words(await browser.load("/zero-hits?group=0&as=synonym")))
+    assert "A synonym for" in page
+    assert re.search(r'\[toolcrib.search.synonyms\] (wake|somebody) = \["\w+"\]', page)
+    assert re.search(r"ops:list_shifts not found 1 . [\d.]+( weak)? better", page)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +156,7 @@ def test_a_keyword_is_tried_on_the_searches_of_other_tools_too() -> None:
     [(1, 2, "worse"), (2, 1, "better"), (None, 3, "better"), (1, None, "worse"), (1, 1, "same")],
 )
 def test_a_change_is_judged_by_the_rank(before: int | None, after: int | None, verdict: str) -> None:
-    change = Change(phrase="x", tool="y", before=None, before_rank=before, after=None, after_rank=after)
+    change = RankChange(phrase="x", tool="y", before=None, before_rank=before, after=None, after_rank=after)
     assert change.verdict == verdict
 
 

@@ -1,4 +1,4 @@
-"""A worker that counts what it is told to on standard input, and prints the metrics of all workers."""
+"""A worker that counts what standard input asks for, and prints the metrics of all workers."""
 
 import sys
 from pathlib import Path

@@ -1,22 +1,19 @@
 """The pages of usage and of searches without hits: what is used, what never is, what was asked for in vain.
 
-For a search in vain, the page proposes a keyword of a tool, and shows what it would change before anyone writes it.
+For a search in vain, the page proposes a keyword or a synonym, and shows what it would change before anyone writes it.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import anyio.to_thread
 
 from toolcrib.console.pages import ConsolePage, Visit, whole
+from toolcrib.console.proposals import Kind, Sought, propose
 from toolcrib.errors import StateUnavailable
-from toolcrib.search.engine import search
-from toolcrib.search.index import Index
-from toolcrib.search.options import SearchOptions
-from toolcrib.types import Hit, SearchRequest, Tool
+from toolcrib.types import Tool
 from toolcrib.usage.counts import CallCounts, DayUsage, TokenCounts
 from toolcrib.usage.zero_hits import ZeroHit
 
@@ -24,7 +21,6 @@ RANGES: Final = (7, 30, 90)
 _ROWS: Final = 100
 _TRIED: Final = 40
 """Searches whose rank is compared before and after."""
-_DEPTH: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +50,6 @@ class Asked:
     """The tool that sessions called next, else the best weak hit; empty if there is neither."""
     sure: bool
     """Whether sessions called it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What a keyword changes for one search."""
-
-    phrase: str
-    tool: str
-    before: Hit | None
-    before_rank: int | None
-    after: Hit | None
-    after_rank: int | None
-
-    @property
-    def verdict(self) -> str:
-        """better, worse or same."""
-        was, now = self.before_rank or _DEPTH + 1, self.after_rank or _DEPTH + 1
-        if was == now:
-            return "better" if self.before and self.after and self.before.weak and not self.after.weak else "same"
-        return "better" if now < was else "worse"
 
 
 # -- usage -----------------------------------------------------------------------------------------------------------
@@ -162,24 +138,23 @@ async def show_zero_hits(visit: Visit) -> ConsolePage:
     text = visit.query.get("group", "")
     chosen = groups[place] if 0 <= (place := whole(text)) < len(groups) else None
     tool = visit.query.get("tool", "") or (chosen.tool if chosen is not None else "")
+    kind: Kind = "synonym" if visit.query.get("as") == "synonym" else "keyword"
     values: dict[str, Any] = {
         "title": "Zero hits",
         "groups": groups[:_ROWS],
         "problem": "",
         "chosen": chosen,
         "tool": tool,
+        "kind": kind,
         "choices": _choices(chosen) if chosen is not None else (),
-        "changes": (),
-        "line": "",
+        "proposal": None,
     }
     if chosen is not None and tool in tools:
-        values["line"] = f"{json.dumps(tool)} = {json.dumps([chosen.phrase], ensure_ascii=False)}"
-        options = visit.parts.gateway.options.search
-        tried = list(
-            {(one.phrase, one.tool): one for one in (replace(chosen, tool=tool), *groups) if one.tool}.values()
-        )
-        values["changes"] = await anyio.to_thread.run_sync(
-            compare_keyword, tuple(tools.values()), tools[tool], chosen.phrase, tried[:_TRIED], options
+        options = visit.parts.gateway.options
+        others = (Sought(one.phrase, one.tool) for one in groups if one.tool)
+        sought = tuple(dict.fromkeys((Sought(chosen.phrase, tool), *others)))[:_TRIED]
+        values["proposal"] = await anyio.to_thread.run_sync(
+            propose, kind, tuple(tools.values()), sought, options.search, options.synonyms
         )
     return ConsolePage("zero_hits.html", values)
 
@@ -202,27 +177,3 @@ def _asked(found: Mapping[str | None, Sequence[ZeroHit]], tools: Mapping[str, To
 
 def _choices(asked: Asked) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*asked.group.called, *asked.group.best)))
-
-
-def compare_keyword(
-    tools: Sequence[Tool], tool: Tool, phrase: str, tried: Sequence[Asked], options: SearchOptions
-) -> list[Change]:
-    """The rank of each search's tool without and with the phrase as a keyword of one tool. Takes about a second."""
-    changed = [replace(one, keywords=(*one.keywords, phrase)) if one is tool else one for one in tools]
-    before, after = (Index.build(some, options=options) for some in (tools, changed))
-    found = []
-    for one in tried:
-        was, was_rank = _rank(before, one, options)
-        now, now_rank = _rank(after, one, options)
-        found.append(
-            Change(phrase=one.phrase, tool=one.tool, before=was, before_rank=was_rank, after=now, after_rank=now_rank)
-        )
-    return found
-
-
-def _rank(index: Index, asked: Asked, options: SearchOptions) -> tuple[Hit | None, int | None]:
-    reply = search(index, SearchRequest(queries=(asked.phrase,), limit=_DEPTH), options=options)
-    for place, hit in enumerate(reply.hits, start=1):
-        if hit.tool.id == asked.tool:
-            return hit, place
-    return None, None
