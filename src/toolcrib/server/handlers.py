@@ -38,6 +38,7 @@ from toolcrib.server.context import (
     to_context,
     with_replica,
 )
+from toolcrib.server.dormant import DormantSessions
 from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
 from toolcrib.server.sdk_workarounds import (
     EntryCache,
@@ -94,6 +95,8 @@ class ToolServer(NotifyingServer):
     ) -> None:
         super().__init__(name, notifies=changes is not None, **options)
         self.changes = changes
+        self.dormant = DormantSessions()
+        """What lets its sessions over HTTP become dormant."""
         self.tools = ToolHandlers(facade, lambda: self.server_info_stamp)
         self.observed = None if observe is None else _observed(observe)
         """Middleware that observes each request."""
@@ -154,7 +157,7 @@ def make_server(
     tasks.register(server)
     ResourceHandlers(facade.gateway).register(server)
     if changes is not None:
-        subscriptions = SubscriptionHandlers(changes, facade.gateway)
+        subscriptions = SubscriptionHandlers(changes, facade.gateway, server.dormant)
         subscriptions.register(server)
         rules += [
             (lambda ctx: ctx.method == "initialize", subscriptions.subscribe_session),

@@ -116,7 +116,8 @@ class StreamableHttpEndpoint:
     async def running(self) -> AsyncIterator[None]:
         """Hold sessions, which end with this context."""
         limit = self._options.max_body_bytes
-        plain = SessionManager(self._server, self._options, self._replicas)
+        dormant = self._server.dormant if isinstance(self._server, ToolServer) else None
+        plain = SessionManager(self._server, self._options, self._replicas, dormant)
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)
         async with plain.run(), events.run():
             self._managers = (plain, events)

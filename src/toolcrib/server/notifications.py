@@ -44,6 +44,7 @@ from toolcrib.server.context import (
     detach,
     to_context,
 )
+from toolcrib.server.dormant import DormantSessions
 from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.types import Context, Object, Unsubscribe
 from toolcrib.wire import is_modern
@@ -337,6 +338,12 @@ class _SessionSubscriptions:
         self.watched: dict[str, Unsubscribe] = {}
         """By resource URI."""
         self.level: str | None = None
+        self.mark = object()
+        """What distinguishes the connection of the session from a later one."""
+
+    def may_rest(self) -> bool:
+        """Whether nothing is lost if the connection is closed while the client listens to no stream."""
+        return self.level is None and not self.watched
 
 
 def session_queue(request: RequestContext) -> NotificationQueue | None:
@@ -348,9 +355,10 @@ def session_queue(request: RequestContext) -> NotificationQueue | None:
 class SubscriptionHandlers:
     """Request handlers and middleware for subscriptions of one server."""
 
-    def __init__(self, changes: ListChangeNotifier, gateway: Gateway) -> None:
+    def __init__(self, changes: ListChangeNotifier, gateway: Gateway, dormant: DormantSessions) -> None:
         """The caller has to run `changes`."""
         self._changes = changes
+        self._dormant = dormant
         self._end_gateway_session = gateway.end_session
         self._resources = resources = gateway.resources
         self._fingerprints: Mapping[str, FingerprintList | None] = {
@@ -383,6 +391,8 @@ class SubscriptionHandlers:
         # The request that opens a session over HTTP does not name it yet.
         caller_ctx = detach(to_context(ctx))
         caller_ctx = replace(caller_ctx, session=session.id or caller_ctx.session)
+        if session.id is not None:
+            self._dormant.opened(session.id, session.mark, session.may_rest)
         connection.exit_stack.push_async_callback(self._end_session, session, caller_ctx)
         self._changes.start_task(session.queue.run)
         self._changes.start_task(partial(self._watch_again, session, caller_ctx))
@@ -416,7 +426,7 @@ class SubscriptionHandlers:
         session.queue.close()
         for unsubscribe in session.watched.values():
             unsubscribe()
-        await self._end_gateway_session(ctx)
+        await self._dormant.closed(session.id or "", session.mark, partial(self._end_gateway_session, ctx))
 
     def _session(self, request: RequestContext) -> _SessionSubscriptions:
         session = connection_of(request).state.get(_SESSION_KEY)

@@ -1,18 +1,22 @@
 """Sessions of clients before 2026-07-28 over HTTP: how many each caller may have, and when an idle one is closed.
 
-The SDK keeps the sessions. It counts them in all only, so that one caller could take every one.
+The SDK keeps the sessions. It counts them in all only, so that one caller could take every one. It also keeps a
+transport, two tasks and some 300 objects for each, which take 70 KB and prolong every garbage collection. So an idle
+session becomes dormant: its transport is closed, and the next request opens another one under the same id.
 """
 
 import logging
+import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import anyio
 import anyio.lowlevel
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext, authorization_context
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -23,6 +27,7 @@ from toolcrib.errors import ExecutionFailed
 from toolcrib.server.asgi import error_response
 from toolcrib.server.connections import RateLimitedLog
 from toolcrib.server.context import SESSION_HEADER, request_caller
+from toolcrib.server.dormant import DormantSessions
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.replicas import Replicas
 from toolcrib.types import LOCAL, Object
@@ -31,6 +36,14 @@ logger = logging.getLogger(__name__)
 
 _FIRST_USE_S: Final = 60.0
 """How long a session lasts that was opened and not used, at most."""
+_AWAKE_S: Final = 10.0
+"""How long an idle session stays awake, in seconds."""
+_MAX_UNUSED: Final = 32
+"""Sessions that were opened and not used yet, and are awake: a client usually goes on at once."""
+_SWEEP_S: Final = 2.0
+"""How often idle sessions are looked for, in seconds."""
+_MAX_OPENING_BYTES: Final = 4096
+"""Of what a client says when it opens a session; with more, the session does not become dormant."""
 _RETRY_AFTER_S: Final = 5
 _SESSIONS_PER_STEP: Final = 50
 """Sessions ended at shutdown before others get a turn: the SDK's own way takes time in the square of their number."""
@@ -46,20 +59,54 @@ _Owner = tuple[str | None, str | None, str]
 @dataclass(slots=True)
 class _Session:
     owner: _Owner
+    opening: Object | None
+    """The `params` with which the client opened it; None if they are too long to be kept."""
+    used: float
+    """When it was last used, by `time.monotonic`."""
     requests: int = 0
     """Requests under way, of which an open stream is one."""
+    is_used: bool = False
+    """Whether there was any request but the first."""
+    is_dormant: bool = False
+    credential: AuthorizationContext | None = None
+    """Who alone may wake it."""
+
+
+class _TransportManager(StreamableHTTPSessionManager):
+    """The SDK's session manager, for sessions that may have several transports, one after the other."""
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        """Stop tracking the session, unless it has another transport by now; in any case, end this transport."""
+        if self._server_instances.get(session_id, transport) is transport:
+            await super()._discard_session(session_id, transport)
+        elif not transport.is_terminated:
+            with anyio.CancelScope(shield=True):
+                await transport.terminate()
 
 
 class SessionManager:
     """The SDK's session manager, with a share of the sessions for each caller."""
 
-    def __init__(self, server: Server[Any], options: HttpOptions, replicas: Replicas | None = None) -> None:
-        """`replicas` are the processes that serve the same address, if there may be others: they share the sessions."""
+    def __init__(
+        self,
+        server: Server[Any],
+        options: HttpOptions,
+        replicas: Replicas | None = None,
+        dormant: DormantSessions | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`replicas` are the processes that serve the same address, if there may be others: they share the sessions.
+
+        Without `dormant`, which the server has to know, no session becomes dormant. `clock` counts seconds.
+        """
         self._options = options
         self._replicas = replicas
+        self._dormant = dormant
+        self._clock = clock
         self._continuing: dict[str, anyio.Lock] = {}
-        """Of the sessions that are being continued here."""
-        self._manager = StreamableHTTPSessionManager(
+        """Of the sessions that are being continued here, or woken."""
+        self._manager = _TransportManager(
             server,
             json_response=True,
             max_request_body_size=options.max_body_bytes,
@@ -70,6 +117,8 @@ class SessionManager:
         """By id, the one used longest ago first."""
         self._owned: dict[_Owner, OrderedDict[str, None]] = {}
         """The ids of each caller's sessions, in the same order."""
+        self._unused: OrderedDict[str, None] = OrderedDict()
+        """The ids of those that are awake and were not used yet, the oldest first."""
         self._opening: Counter[_Owner] = Counter()
         """Places that each caller has taken for sessions that are being opened."""
         self._refused = RateLimitedLog(logger, "%d sessions were refused: there are too many (http.max_sessions)")
@@ -80,10 +129,12 @@ class SessionManager:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Hold sessions, which end with this context."""
-        async with self._manager.run():
+        async with self._manager.run(), anyio.create_task_group() as group:
+            group.start_soon(self._sweep_regularly)
             try:
                 yield
             finally:
+                group.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
                     await self._end_all()
 
@@ -112,9 +163,14 @@ class SessionManager:
                 await self._refuse(scope, receive, send)
                 return
         session = self._sessions.get(session_id)
-        if session is None:
-            await self._manager.handle_request(scope, receive, send)
+        if session is not None and session.is_dormant:
+            await self._wake(session_id, session, scope)
+            session = self._sessions.get(session_id)
+        if session is None or session.is_dormant:
+            await self._manager.handle_request(scope, receive, send)  # which says that there is no such session
             return
+        session.is_used, session.used = True, self._clock()
+        self._unused.pop(session_id, None)
         self._sessions.move_to_end(session_id)
         self._owned[session.owner].move_to_end(session_id)
         transport = self._manager._server_instances.get(session_id)  # noqa: SLF001 - the SDK has no public way
@@ -125,6 +181,7 @@ class SessionManager:
             await self._manager.handle_request(scope, receive, send)
         finally:
             session.requests -= 1
+            session.used = self._clock()
             self._forget_ended(session_id)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +203,7 @@ class SessionManager:
         if self._replicas is not None:
             session_id = self._replicas.seal(request_caller(scope), params)
             open_session = partial(self._open_as, session_id)
-        if not await self._open_reserved(open_session, scope, receive_again, send):
+        if not await self._open_reserved(open_session, params, scope, receive_again, send):
             await self._refuse(scope, receive_again, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,7 +211,9 @@ class SessionManager:
         headers = {"Retry-After": str(_RETRY_AFTER_S)}
         await error_response(503, _TOO_MANY, headers=headers)(scope, receive, send)
 
-    async def _open_reserved(self, open_session: ASGIApp, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _open_reserved(
+        self, open_session: ASGIApp, params: Object, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
         """Open a session with a request, and count it; false if there is no room for it."""
         owner = _owner(scope)
         if not await self._reserve(owner):
@@ -167,7 +226,8 @@ class SessionManager:
                 opened = _header(message, SESSION_HEADER) or ""
                 if opened in self._manager._server_instances:  # noqa: SLF001 - as above
                     self._release(owner)
-                    session = self._sessions[opened] = _Session(owner, requests=1)
+                    session = _Session(owner, _kept_opening(params), self._clock(), requests=1)
+                    self._sessions[opened], self._unused[opened] = session, None
                     self._owned.setdefault(owner, OrderedDict())[opened] = None
             await send(message)
 
@@ -179,6 +239,8 @@ class SessionManager:
             else:
                 session.requests -= 1
             self._forget_ended(opened)
+        while len(self._unused) > _MAX_UNUSED:
+            await self._rest(self._unused.popitem(last=False)[0])
         return True
 
     async def _continue(self, replicas: Replicas, session_id: str, scope: Scope) -> bool:
@@ -193,14 +255,77 @@ class SessionManager:
                     return True
                 opening = {"jsonrpc": "2.0", "id": "continued", "method": "initialize", "params": params}
                 open_session = partial(self._open_as, session_id)
-                if not await self._open_reserved(open_session, *_own_post(scope, None, opening)):
+                if not await self._open_reserved(open_session, params, *_own_post(scope, None, opening)):
                     return False
-                done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-                await self._manager.handle_request(*_own_post(scope, session_id, done))
+                await self._manager.handle_request(*_own_post(scope, session_id, _INITIALIZED))
                 logger.info("a session goes on in this process")
                 return True
         finally:
             self._continuing.pop(session_id, None)
+
+    # -- dormant sessions --------------------------------------------------------------------------------------------
+
+    async def _sweep_regularly(self) -> None:
+        while True:
+            await anyio.sleep(_SWEEP_S)
+            try:
+                await self._sweep()
+            except Exception:
+                logger.exception("idle sessions could not be closed")
+
+    async def _sweep(self) -> None:
+        """Let sessions rest that are idle, and end dormant ones that were not used for too long."""
+        now = self._clock()
+        for session_id, session in tuple(self._sessions.items()):
+            idle_s = now - session.used
+            if session.requests:
+                continue
+            if session.is_dormant and idle_s >= self._idle_timeout(session):
+                await self._end(session_id)
+            elif not session.is_dormant and idle_s >= _AWAKE_S:
+                await self._rest(session_id)
+
+    def _idle_timeout(self, session: _Session) -> float:
+        most = self._options.session_idle_s
+        return most if session.is_used else min(_FIRST_USE_S, most)
+
+    async def _rest(self, session_id: str) -> None:
+        """Close the transport of a session, unless something in it would be lost."""
+        session = self._sessions.get(session_id)
+        transport = self._manager._server_instances.get(session_id)  # noqa: SLF001 - as above
+        if session is None or transport is None or session.requests or session.opening is None:
+            return
+        if self._dormant is None or not self._dormant.may_rest(session_id):
+            return
+        session.credential = self._manager._session_owners.get(session_id)  # noqa: SLF001 - as above
+        session.is_dormant = True
+        self._unused.pop(session_id, None)
+        self._dormant.rest(session_id)
+        await self._manager._discard_session(session_id, transport)  # noqa: SLF001 - as above
+
+    async def _wake(self, session_id: str, session: _Session, scope: Scope) -> None:
+        """Open a dormant session again for a request, if that has the credential with which it was opened."""
+        user = scope.get("user")
+        if session.credential != (authorization_context(user) if isinstance(user, AuthenticatedUser) else None):
+            return
+        lock = self._continuing.setdefault(session_id, anyio.Lock())
+        session.requests += 1
+        try:
+            async with lock:
+                if not session.is_dormant or session_id not in self._sessions or self._dormant is None:
+                    return
+                end = self._dormant.wake(session_id)
+                opening = {"jsonrpc": "2.0", "id": "woken", "method": "initialize", "params": session.opening}
+                session.is_dormant = False
+                await self._open_as(session_id, *_own_post(scope, None, opening))
+                await self._manager.handle_request(*_own_post(scope, session_id, _INITIALIZED))
+                if self._forget_ended(session_id) and end is not None:
+                    await end()
+        finally:
+            session.requests -= 1
+            self._continuing.pop(session_id, None)
+
+    # -- the places of sessions --------------------------------------------------------------------------------------
 
     async def _open_as(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session under this id, as the SDK does under a random one."""
@@ -251,7 +376,11 @@ class SessionManager:
         """Forget a session if the SDK has ended it. Returns whether it is gone."""
         if session_id in self._manager._server_instances:  # noqa: SLF001 - as above
             return False
+        session = self._sessions.get(session_id)
+        if session is not None and session.is_dormant:
+            return False
         session = self._sessions.pop(session_id, None)
+        self._unused.pop(session_id, None)
         if session is not None:
             own = self._owned[session.owner]
             del own[session_id]
@@ -260,6 +389,10 @@ class SessionManager:
         return True
 
     async def _end(self, session_id: str) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.is_dormant and self._dormant is not None:
+            session.is_dormant = False
+            await self._dormant.end(session_id)
         transport = self._manager._server_instances.get(session_id)  # noqa: SLF001 - as above
         if transport is not None:
             await self._manager._discard_session(session_id, transport)  # noqa: SLF001 - as above
@@ -290,6 +423,15 @@ def _initialize_params(body: bytes) -> Object | None:
         return None
     params = message.get("params")
     return params if isinstance(params, dict) else {}
+
+
+def _kept_opening(params: Object) -> Object | None:
+    """What is needed of the `params` to open the session again."""
+    known = {key: params[key] for key in ("protocolVersion", "capabilities", "clientInfo") if key in params}
+    return known if len(to_json(known)) <= _MAX_OPENING_BYTES else None
+
+
+_INITIALIZED: Final[Object] = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 def _own_post(scope: Scope, session_id: str | None, message: Object) -> tuple[Scope, Receive, Send]:
