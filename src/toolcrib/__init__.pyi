@@ -32,6 +32,8 @@ from toolcrib.server.auth import StaticTokens as StaticTokens
 from toolcrib.server.oauth import OAuthResource as OAuthResource
 from toolcrib.settings.loader import load_settings as load_settings
 from toolcrib.settings.options import Settings as Settings
+from toolcrib.state.saved_index import load_index as load_index
+from toolcrib.state.saved_index import save_index as save_index
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService as ToolDiscoveryService
 from toolcrib.sync import SyncApp as SyncApp
 from toolcrib.types import Action as Action
@@ -97,8 +99,10 @@ __all__ = [
     "Visibility",
     "__version__",
     "get_tool_providers",
+    "load_index",
     "load_settings",
     "new_tool",
+    "save_index",
     "search_tools",
     "show_all_from_request",
     "with_request_providers",

@@ -51,8 +51,9 @@ from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare
 from toolcrib.state.base import RemoteStore, StateStore
 from toolcrib.state.memory import MemoryStore
-from toolcrib.state.options import make_store
+from toolcrib.state.options import make_store, private_folder
 from toolcrib.state.peers import Peers
+from toolcrib.state.saved_index import SavedIndex
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
 from toolcrib.telemetry import Telemetry
@@ -169,6 +170,7 @@ class App(ToolDecorator, ServableApp):
         """What the settings count and measure of this app."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings
+        cache = self.settings.gateway.index_cache
         self._audit_file = AuditFile.of(self.settings.gateway.calls, audit)
         self.gateway = Gateway(
             [self.local, self.shared, self.servers],
@@ -183,6 +185,7 @@ class App(ToolDecorator, ServableApp):
             mask_errors=self.settings.local.mask_errors,
             state=self._state,
             desk=self.telemetry.desk,
+            saved_index=SavedIndex.of(self.settings.state.path, self.settings.origin, cache=cache),
         )
         self.telemetry.show_state(self.gateway, self.statuses)
         self.scripts = make_script_runner(
@@ -621,21 +624,8 @@ def _load_embedder(options: GatewayOptions, state: Path | None) -> tuple[Embedde
     """Load the embedder that the settings name, and add a cache, which is kept beside the state file by default."""
     try:
         embedder = load(options.embedder)
-        return embedder, CachedEmbedder(embedder, options.embedder_cache or _cache_folder(state))
+        return embedder, CachedEmbedder(embedder, options.embedder_cache or private_folder(state, "vectors"))
     except SettingsError as error:
         raise SettingsError(
             f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions
         ) from error
-
-
-def _cache_folder(state: Path | None) -> Path | None:
-    """The folder for vectors beside the state file; None if it cannot be created, which keeps them in memory."""
-    if state is None:
-        return None
-    folder = state.parent / "vectors"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)  # one of an earlier version may be readable by others
-    except OSError:
-        return None
-    return folder

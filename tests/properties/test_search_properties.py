@@ -5,6 +5,7 @@ Whole replies are compared with `==`, figures and all: products are exact, so no
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.deadlines import cpu_deadline
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
+from toolcrib.state.saved_index import load_index, save_index
 from toolcrib.types import Filters, Hit, SearchReply, SearchRequest, Tool, Visibility
 
 relaxed = settings(deadline=None, max_examples=40)
@@ -152,6 +154,22 @@ def test_an_index_made_from_an_earlier_one_is_like_one_made_from_nothing(
     mixed = kept + [tool for tool in added if tool.id not in {one.id for one in kept}]
     grown = Index.build(mixed[::-1], previous=earlier)
     assert ask(grown, text) == ask(Index.build([replace(tool) for tool in mixed]), text)
+
+
+@relaxed
+@given(SHOWN, catalogs(), QUERIES, st.integers(0, 20))
+def test_a_saved_index_is_like_a_built_one_whatever_has_changed_since(
+    before: list[Shown], added: list[Tool], text: str, turn: int
+) -> None:
+    kept = [one.tool for one in before if one.seen]
+    mixed = kept[turn:] + kept[:turn] + [tool for tool in added if tool.id not in {one.id for one in kept}]
+    with TemporaryDirectory() as folder:
+        save_index(Index.build([one.tool for one in before]), f"{folder}/saved")
+        loaded = load_index(f"{folder}/saved", mixed)
+    built = Index.build([replace(tool) for tool in mixed])
+    assert ask(loaded, text, group=True) == ask(built, text, group=True)
+    assert ask(loaded.merged(), text) == ask(built, text)
+    assert listing(loaded) == listing(built)
 
 
 Change = Callable[[Index, list[Tool]], tuple[Index, list[Tool]]]

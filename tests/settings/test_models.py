@@ -52,6 +52,7 @@ page_size = 20
 group = true
 embedder = "model2vec:some/model"
 embedder_cache = "vectors"
+index_cache = "indexes"
 tokens = "o200k_base"
 synonyms = { sprint = ["iteration", "cycle"], ticket = "issue" }
 
@@ -142,6 +143,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
             group=True,
             embedder="model2vec:some/model",
             embedder_cache=tmp_path / "vectors",
+            index_cache=tmp_path / "indexes",
             synonyms=(("sprint", ("iteration", "cycle")), ("ticket", ("issue",))),
             search_wait_s=4,
             list_wait_s=6,

@@ -36,6 +36,7 @@ from toolcrib.search.past import PastRequests
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import has_store, make_store
+from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import (
     LOCAL,
     BackendKind,
@@ -85,7 +86,10 @@ class CachedServers:
         """What a local caller sees. Only a view that is made to be searched has an index."""
         merged = MergedTools.merge(self.offers)
         catalog = Catalog.build(merged.tools)
-        index = Index.build(catalog.tools if to_search else (), options=self.settings.gateway.search)
+        state, gateway = self.settings.state, self.settings.gateway
+        saved = SavedIndex.of(state.path, self.settings.origin, cache=to_search and gateway.index_cache)
+        build = Index.build if saved is None else saved.build
+        index = build(catalog.tools if to_search else (), options=gateway.search)
         snapshot = Snapshot.from_parts(merged, catalog, index)
         return ViewCache(snapshot, self.settings.policy or AllowAll()).for_caller(LOCAL)
 

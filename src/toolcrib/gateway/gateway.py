@@ -69,6 +69,7 @@ from toolcrib.search.text import parse_query
 from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
+from toolcrib.state.saved_index import SavedIndex
 from toolcrib.tracing import TRACING
 from toolcrib.types import (
     LACKING_SCOPES,
@@ -133,6 +134,7 @@ class Gateway:
         mask_errors: bool = False,
         state: StateStore | None = None,
         desk: ApprovalDesk | None = None,
+        saved_index: SavedIndex | None = None,
     ) -> None:
         """Serve the tools of these sources; run `refresher.run` in a task group to keep them current.
 
@@ -143,11 +145,12 @@ class Gateway:
         `observer` learns of every call and search, and `definitions` of the tools that clients are shown.
         `mask_errors` hides the messages of providers' exceptions from callers. `state` keeps what several processes
         share, by default in memory. At the `desk`, people approve calls of clients that cannot ask their user.
-        `gateway_id` lets a search that comes back through other gateways find nothing.
+        `saved_index` keeps the search index across restarts. `gateway_id` lets a search that comes back through
+        other gateways find nothing.
         """
         self.options = options or GatewayOptions()
         self.state: StateStore = state or MemoryStore()
-        self.refresher = CatalogRefresher(sources, self.options)
+        self.refresher = CatalogRefresher(sources, self.options, saved_index)
         self._policy: Policy = policy or AllowAll()
         self._observer = observer
         self.definitions = definitions

@@ -1,6 +1,7 @@
 """Build snapshots off the event loop, and improve their index while the gateway is idle.
 
-Improving means merging index segments, and adding the vectors of tools that an embedder computes in the background.
+Improving means merging index segments, saving them, and adding the vectors of tools that an embedder computes in the
+background.
 """
 
 import logging
@@ -24,6 +25,7 @@ from toolcrib.search.engine import prepare
 from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index
 from toolcrib.search.vectors import Embedder, default_table
+from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import ServerStatus, Tool
 
 logger = logging.getLogger(__name__)
@@ -35,15 +37,21 @@ class IndexMaintenance:
     def __init__(
         self,
         options: GatewayOptions,
+        saved: SavedIndex | None,
         *,
+        is_connecting: Callable[[], bool],
         get: Callable[[], Snapshot],
         put: Callable[[Snapshot], None],
         wake: Callable[[], None],
         wake_from_thread: Callable[[], None],
     ) -> None:
-        """`wake` starts another refresh; `wake_from_thread` does so from any thread. Nothing is done before `tidy`."""
+        """`wake` starts another refresh; `wake_from_thread` does so from any thread. Nothing is done before `tidy`.
+
+        The index is not saved while `is_connecting`, since tools that are still to come would be missing.
+        """
         self._options = options
-        self._get, self._put = get, put
+        self._saved = saved
+        self._is_connecting, self._get, self._put = is_connecting, get, put
         self._wake, self._wake_from_thread = wake, wake_from_thread
         self._idle = anyio.Event()
         self._model = default_semantic_model()
@@ -158,27 +166,27 @@ class IndexMaintenance:
             self._pause_s = min(2 * self._pause_s, self._options.retry_s * _MAX_BACKOFF_FACTOR)
 
     async def _merge(self, scope: anyio.CancelScope) -> None:
-        """Replace the index by one with a single segment. Views and their versions stay the same."""
+        """Replace the index by a merged one, and save it. Views and their versions stay the same."""
         before = self._get()
         try:
-            merged = await anyio.to_thread.run_sync(_merged, before.index, abandon_on_cancel=True)
+            merged = await anyio.to_thread.run_sync(self._merged, before.index, abandon_on_cancel=True)
         except Exception:
             logger.exception("the index could not be merged; it stays as it is")
         else:
             self._put(before if merged is before.index else replace(before, index=merged))
         scope.cancel()
 
-
-def _merged(index: Index) -> Index:
-    merged = index.merged()
-    prepare(merged)
-    return merged
+    def _merged(self, index: Index) -> Index:
+        saved = self._saved
+        merged = index.merged() if saved is None else saved.improve(index, save=not self._is_connecting())
+        prepare(merged)
+        return merged
 
 
 class SnapshotBuilder:
     """Holds the current snapshot, and builds the next one from the tools of the providers."""
 
-    def __init__(self, options: GatewayOptions) -> None:
+    def __init__(self, options: GatewayOptions, saved: SavedIndex | None) -> None:
         self.snapshot: Snapshot = empty_snapshot()
         self.statuses: dict[int, tuple[ServerStatus, ...]] = {}
         """The statuses that each provider gave with the tools in the snapshot, by the provider's `id`."""
@@ -188,6 +196,7 @@ class SnapshotBuilder:
         self._version = -1
         self._lock = threading.Lock()
         self._options = options
+        self._saved = saved
 
     def replace(self, snapshot: Snapshot) -> None:
         """Use another snapshot of the same tools."""
@@ -212,7 +221,9 @@ class SnapshotBuilder:
         self, tools: tuple[ProviderTools, ...], before: Snapshot, maintenance: IndexMaintenance, *, same: bool
     ) -> Snapshot:
         embedded = maintenance.with_vectors(before)
-        snapshot = embedded if same else Snapshot.build(tools, embedded, options=self._options.search)
+        snapshot = (
+            embedded if same else Snapshot.build(tools, embedded, options=self._options.search, saved=self._saved)
+        )
         prepare(snapshot.index)
         return snapshot
 

@@ -66,6 +66,8 @@ class GatewayOptions:
     """How long a search waits for the embedder, in seconds; then only words and the table are compared."""
     embedder_cache: Path | None = None
     """A file or folder that keeps the embedder's vectors across restarts."""
+    index_cache: Path | bool = True
+    """A folder that keeps the search index across restarts; True for `index` beside the state file, False for none."""
     group: bool = False
     """Whether near-duplicates are grouped if a request does not say."""
     results: ResultOptions = field(default_factory=ResultOptions)

@@ -38,6 +38,7 @@ from toolcrib.gateway.snapshot import RejectedDefinition, Snapshot
 from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
 from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
+from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import BackendKind, Caller, Context, Rejected, ServerState, ServerStatus, Unsubscribe
 
 logger = logging.getLogger(__name__)
@@ -78,11 +79,15 @@ class LoopRef:
 class CatalogRefresher:
     """Holds the current snapshot and keeps it up to date."""
 
-    def __init__(self, sources: Sequence[ProviderSource], options: GatewayOptions) -> None:
-        """Nothing is polled before `run`, or before the first request without it."""
-        self._builder = SnapshotBuilder(options)
+    def __init__(
+        self, sources: Sequence[ProviderSource], options: GatewayOptions, saved: SavedIndex | None = None
+    ) -> None:
+        """Nothing is polled before `run`, or before the first request without it. `saved` keeps the search index."""
+        self._builder = SnapshotBuilder(options, saved)
         self.maintenance = IndexMaintenance(
             options,
+            saved,
+            is_connecting=self.is_connecting,
             get=lambda: self.snapshot,
             put=self._builder.replace,
             wake=self._wake,

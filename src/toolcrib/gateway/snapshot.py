@@ -11,9 +11,9 @@ from typing import Any, Final
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.providers.accounts import find_accounts
 from toolcrib.providers.base import Backend
-from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
+from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import Key, Rejected, ServerStatus, Tool, Visibility
 
 _MAX_NAME_CHARS: Final = 80
@@ -103,14 +103,17 @@ class Snapshot:
         previous: "Snapshot | None",
         *,
         options: SearchOptions | None = None,
-        meaning: SemanticModel | None = None,
+        saved: SavedIndex | None = None,
     ) -> "Snapshot":
-        """Build a snapshot; the search is configured as in `previous` unless given otherwise."""
+        """Build a snapshot; the search is configured as in `previous` unless given otherwise.
+
+        Tools that the `saved` index knows are not analyzed.
+        """
         gathered = MergedTools.merge(offers)
         catalog = Catalog.build(gathered.tools, previous=previous.catalog if previous else None)
-        index = Index.build(
-            catalog.tools, previous=previous.index if previous else None, options=options, model=meaning
-        )
+        before = previous.index if previous else None
+        build = Index.build if saved is None else saved.build
+        index = build(catalog.tools, previous=before, options=options)
         return cls.from_parts(gathered, catalog, index)
 
     @classmethod

@@ -140,6 +140,15 @@ class Vocabulary:
         self.stems: list[str] = list(base.stems) if base else []
         self.stem_numbers: dict[str, int] = dict(base.stem_numbers) if base else {}
 
+    @classmethod
+    def restore(cls, words: list[str], stems: list[str], word_stems: list[int]) -> "Vocabulary":
+        """Return the vocabulary with these words and stems, in the order of their numbers."""
+        made = cls()
+        made.words, made.stems, made.word_stems = words, stems, word_stems
+        made.word_numbers = dict(zip(words, range(len(words)), strict=True))
+        made.stem_numbers = dict(zip(stems, range(len(stems)), strict=True))
+        return made
+
     def number(self, word: str, stem_text: str) -> int:
         """Return the number of a word with that stem; a new word gets the next number."""
         number = self.word_numbers.get(word)

@@ -67,6 +67,11 @@ class EmbeddedTools:
         """Add the sketches."""
         return cls(rows, simhash(rows))
 
+    @classmethod
+    def unknown(cls, count: int, dim: int) -> "EmbeddedTools":
+        """Return the rows of tools that are not embedded yet."""
+        return cls(unknown_rows(count, dim), np.zeros((SIMHASH_BITS // 64, count), dtype=np.uint64))
+
     def take(self, places: Ints) -> "EmbeddedTools":
         """Copy some rows."""
         return EmbeddedTools(self.rows.take(places), np.ascontiguousarray(self.sketch[:, places]))
@@ -105,6 +110,38 @@ class ToolFeatures:
     """The keys of neighbouring stems, sorted: the hash of the first in the high half, that of the second in the low."""
     pair_positions: Ints
     """The tool of each entry of `pair_keys`."""
+
+    @classmethod
+    def restore(cls, arrays: Mapping[str, npt.NDArray[Any]], embedded: EmbeddedTools) -> "ToolFeatures":
+        """Return the features that `arrays` were taken from, with these vectors of an embedder."""
+        return cls(
+            meaning=QuantizedRows(arrays["meaning"], arrays["meaning_scales"]),
+            topic=QuantizedRows(arrays["topic"], arrays["topic_scales"]),
+            embedded=embedded,
+            sketch=arrays["sketch"],
+            slots=arrays["slots"],
+            shares=arrays["shares"],
+            literals=arrays["literals"],
+            verbs=arrays["verbs"],
+            pair_keys=arrays["pair_keys"],
+            pair_positions=arrays["pair_positions"],
+        )
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All rows except those of an embedder, by name, for `restore`."""
+        return {
+            "meaning": self.meaning.values,
+            "meaning_scales": self.meaning.scales,
+            "topic": self.topic.values,
+            "topic_scales": self.topic.scales,
+            "sketch": self.sketch,
+            "slots": self.slots,
+            "shares": self.shares,
+            "literals": self.literals,
+            "verbs": self.verbs,
+            "pair_keys": self.pair_keys,
+            "pair_positions": self.pair_positions,
+        }
 
     def rearrange(self, order: Ints, size: int) -> "ToolFeatures":
         """Rearrange the rows: `order` has the old position of each new row, or -1 for one to fill in later."""
@@ -149,6 +186,15 @@ class WordFeatures:
     """The leading components of the word's vector, normalized to unit length."""
     stems: Ints
     """The number of the word's stem; -1 for no word."""
+
+    @classmethod
+    def restore(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "WordFeatures":
+        """Return the features that `arrays` were taken from."""
+        return cls(QuantizedRows(arrays["coarse"], arrays["coarse_scales"]), arrays["stem_numbers"])
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All rows by name, for `restore`."""
+        return {"coarse": self.coarse.values, "coarse_scales": self.coarse.scales, "stem_numbers": self.stems}
 
 
 def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:

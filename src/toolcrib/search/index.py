@@ -20,7 +20,7 @@ from toolcrib.search.features import (
     default_semantic_model,
 )
 from toolcrib.search.options import SearchOptions
-from toolcrib.search.segment import Bools, Segment
+from toolcrib.search.segment import ABSENT, Bools, Segment
 from toolcrib.types import Tool
 
 _MAX_SMALL_DELTA = 64
@@ -157,6 +157,31 @@ class Index:
             return cls._whole(Segment.build(tools, options=options, model=model))
         return previous._changed(tools)  # noqa: SLF001 - of the same class
 
+    @classmethod
+    def from_segment(
+        cls, segment: Segment, tools: Sequence[Tool], rows: Sequence[int], *, previous: "Index | None" = None
+    ) -> "Index":
+        """Build an index of the tools with a restored segment, which has the row of many of them.
+
+        `rows` has the row of each tool, and -1 for a tool that the segment does not know; no row occurs twice. Unknown
+        tools are analyzed, except the tool objects that the small segment of `previous` holds.
+        """
+        present = [ABSENT] * len(segment)
+        places = np.full(len(segment), -1, dtype=np.int32)
+        fresh: list[tuple[int, Tool]] = []
+        for position, (tool, row) in enumerate(zip(tools, rows, strict=True)):
+            if row < 0:
+                fresh.append((position, tool))
+            else:
+                present[row], places[row] = tool, position
+        base = segment.with_tools(present)
+        if base.model.tools is not None:
+            base = base.with_vectors(base.model)
+        deltas = previous.segments[1:] if previous is not None and previous.model == base.model else ()
+        nowhere = [np.full(len(delta), -1, dtype=np.int32) for delta in deltas]
+        empty = cls(0, (base, *deltas), (places, *nowhere))
+        return empty._joined([places, *nowhere], fresh)
+
     def updated(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> "Index":
         """Return an index with some tools added at the end, and those with some ids removed.
 
@@ -189,6 +214,10 @@ class Index:
 
     def __len__(self) -> int:
         return self._size
+
+    def changes(self) -> tuple[int, int]:
+        """How many tools were removed, and how many added, since its large segment was built."""
+        return self._gone(self.places[0]), sum(len(at) - self._gone(at) for at in self.places[1:])
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -264,7 +293,8 @@ class Index:
         behind = [*stay, *fresh]
         gone = self._gone(base[1])
         size = len(base[0]) - gone + len(behind)
-        if gone * _REMOVED_SHARE > len(base[0]) or len(behind) > max(_MAX_SMALL_DELTA, size // _DELTA_SHARE):
+        worn = gone * _REMOVED_SHARE > len(base[0]) and not base[0].restored
+        if worn or len(behind) > max(_MAX_SMALL_DELTA, size // _DELTA_SHARE):
             return self._whole(self._base(_in_order([base], behind)))
         if not behind:
             return Index(size, (base[0],), (base[1],))

@@ -442,13 +442,13 @@ def _translated_expansions(
 
 def _translated_words(segment: Segment, table: WordPieceTable) -> Mapping[str, Sequence[str]]:
     """The stems of the segment's words of other languages, by the stems of their English words; cached."""
-    if "translated words" not in segment.memo:
+    if "translated words" not in segment.word_memo:
         found: dict[str, list[str]] = {}
         for word in segment.vocabulary.words:
             for english in table.translation(word):
                 found.setdefault(stem(english), []).append(stem(word))
-        segment.memo["translated words"] = found
-    known: Mapping[str, Sequence[str]] = segment.memo["translated words"]
+        segment.word_memo["translated words"] = found
+    known: Mapping[str, Sequence[str]] = segment.word_memo["translated words"]
     return known
 
 
@@ -484,9 +484,9 @@ def _inner_words(segment: Segment, word: str, language: str) -> list[str]:
 
 def _sorted_words(segment: Segment) -> list[str]:
     """The words of the segment in alphabetical order, cached."""
-    if "sorted words" not in segment.memo:
-        segment.memo["sorted words"] = sorted(segment.vocabulary.words)
-    known: list[str] = segment.memo["sorted words"]
+    if "sorted words" not in segment.word_memo:
+        segment.word_memo["sorted words"] = sorted(segment.vocabulary.words)
+    known: list[str] = segment.word_memo["sorted words"]
     return known
 
 
@@ -537,9 +537,9 @@ def _spelling_expansions(view: IndexView, term: QueryTerm, options: SearchOption
 
 def _spelling_index(segment: Segment) -> SpellingIndex:
     """The stems that a misspelt word may stand for, cached."""
-    if "spelling" not in segment.memo:
-        segment.memo["spelling"] = SpellingIndex(segment.vocabulary.stems)
-    known: SpellingIndex = segment.memo["spelling"]
+    if "spelling" not in segment.word_memo:
+        segment.word_memo["spelling"] = SpellingIndex(segment.vocabulary.stems)
+    known: SpellingIndex = segment.word_memo["spelling"]
     return known
 
 

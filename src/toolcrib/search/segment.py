@@ -4,7 +4,7 @@ A segment holds what depends on a single tool, and knows nothing about permissio
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -15,13 +15,22 @@ import numpy.typing as npt
 
 from toolcrib.schema import signature
 from toolcrib.search.analysis import Floats, Ints, ToolAnalyzer, Vocabulary, WordOccurrences, count_words, field_norms
-from toolcrib.search.embedding import unknown_rows
 from toolcrib.search.features import EmbeddedTools, SemanticModel, ToolFeatures, WordFeatures
 from toolcrib.search.options import Field, SearchOptions
 from toolcrib.types import Filters, Tool, Visibility
 
 Positions = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
+
+Array = npt.NDArray[Any]
+
+ANALYSIS_VERSION = 1
+"""The way in which a segment is computed from its tools. Another number makes saved segments worthless, so it has to
+be raised with every change to what `Segment.arrays` returns for the same tools.
+"""
+
+ABSENT = Tool(name="", visibility=Visibility.HIDDEN)
+"""The tool of each row that is not used, in a restored segment."""
 
 _MAX_DEAD_WORDS = 10_000
 """A vocabulary is rebuilt when it holds more unused words than these, and more unused than used ones."""
@@ -77,7 +86,6 @@ class Segment:
         options: SearchOptions,
     ) -> None:
         """Call `Segment.build` instead."""
-        self.tools = tuple(tools)
         self.options = options
         self.vocabulary = vocabulary
         self.norms = norms
@@ -85,7 +93,16 @@ class Segment:
         self.features = features
         self.words = words
         self.model = model
-        self.ids = [tool.id for tool in self.tools]
+        self.restored = False
+        """Whether it was read from arrays that `restore` got; it then may hold rows of tools that are not there."""
+        self.word_memo: dict[Hashable, Any] = {}
+        """Values that other modules derive from the words alone and cache."""
+        self._use_tools(tools)
+        self._post(entries)
+
+    def _use_tools(self, tools: Sequence[Tool]) -> None:
+        self.tools = tuple(tools)
+        self.ids = [f"{tool.namespace}:{tool.name}" if tool.namespace else tool.name for tool in self.tools]
         self.id_order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
         """The positions in alphabetical order of ids."""
         self.id_ranks = np.empty(len(self.ids), dtype=np.int32)
@@ -95,7 +112,6 @@ class Segment:
         self.signatures: list[str | None] = [None] * len(self.tools)
         self.memo: dict[Hashable, Any] = {}
         """Values that other modules derive from the segment and cache."""
-        self._post(entries)
 
     @classmethod
     def build(
@@ -125,6 +141,42 @@ class Segment:
             segment.signatures[position] = previous.signatures[before]
         return segment
 
+    @classmethod
+    def restore(cls, arrays: Mapping[str, Array], *, model: SemanticModel, options: SearchOptions) -> "Segment":
+        """Return the segment that `arrays` were taken from, without its tools: `with_tools` adds them.
+
+        Model and options must be equal to those of that segment, except for the embedder. The arrays are used as they
+        are, and never changed. Raises `KeyError` or `ValueError` for arrays that are not of a segment.
+        """
+        made = cls.__new__(cls)
+        made._read(arrays, model, options)  # noqa: SLF001 - of the same class
+        return made
+
+    def arrays(self) -> dict[str, Array]:
+        """What the segment computed from its tools, for `restore`; without the vectors of an embedder."""
+        return {
+            "norms": self.norms,
+            "positions": self.positions,
+            "impacts": self.impacts,
+            "starts": np.array(self._starts, dtype=np.int32),
+            "rows": self._rows,
+            "fields": self._fields,
+            "row_words": self._words,
+            "counts": self._counts,
+            "word_stems": np.array(self.vocabulary.word_stems, dtype=np.int32),
+            **_pack_texts("words", self.vocabulary.words),
+            **_pack_texts("stems", self.vocabulary.stems),
+            **self.features.arrays(),
+            **self.words.arrays(),
+        }
+
+    def with_tools(self, tools: Sequence[Tool]) -> "Segment":
+        """Return a restored segment with its tools, in the order of its rows; `ABSENT` for a row that is not used."""
+        other = copy(self)
+        other.__dict__.pop("facets", None)
+        other._use_tools(tools)  # noqa: SLF001 - of the same class
+        return other
+
     def with_vectors(self, model: SemanticModel) -> "Segment":
         """Return the segment with the vectors that a model knows of its tools.
 
@@ -132,11 +184,12 @@ class Segment:
         """
         rows = self.features.embedded.rows
         known = rows.scales > 0 if model == self.model else np.zeros(len(self), np.bool_)
-        missing = np.flatnonzero(~known).astype(np.int32)
+        absent = np.array([tool is ABSENT for tool in self.tools], np.bool_) if self.restored else False
+        missing = np.flatnonzero(~(known | absent)).astype(np.int32)
         fresh = model.embed_tools([self.tools[place] for place in missing.tolist()])
         if model == self.model and not fresh.scales.any():
             return self
-        made = EmbeddedTools.of(unknown_rows(len(self), fresh.values.shape[1]))
+        made = EmbeddedTools.unknown(len(self), fresh.values.shape[1])
         if known.any():
             kept = np.flatnonzero(known).astype(np.int32)
             made.put(kept, self.features.embedded.take(kept))
@@ -241,6 +294,21 @@ class Segment:
         self._rows: Ints = np.append(first[starts], len(entries.stems)).astype(np.int32)
         """Where the rows of each posting begin in the three columns above."""
 
+    def _read(self, arrays: Mapping[str, Array], model: SemanticModel, options: SearchOptions) -> None:
+        self.model, self.options, self.restored, self.word_memo = model, options, True, {}
+        self.vocabulary = Vocabulary.restore(
+            _unpack_texts(arrays, "words"), _unpack_texts(arrays, "stems"), arrays["word_stems"].tolist()
+        )
+        size = len(arrays["norms"])
+        dim = 0 if model.tools is None else model.tools.dim
+        self.features = ToolFeatures.restore(arrays, EmbeddedTools.unknown(size, dim))
+        self.words = WordFeatures.restore(arrays)
+        self.norms, self.positions, self.impacts = arrays["norms"], arrays["positions"], arrays["impacts"]
+        self._starts = arrays["starts"].tolist()
+        self._rows, self._fields = arrays["rows"], arrays["fields"]
+        self._words, self._counts = arrays["row_words"], arrays["counts"]
+        self._use_tools((ABSENT,) * size)
+
 
 def _field_weights(counts: npt.NDArray[np.uint16], starts: Positions, norms: Floats) -> npt.NDArray[np.float64]:
     """What each field of a tool adds to the weight of a stem; its rows begin at `starts`.
@@ -276,3 +344,16 @@ def _match_previous(tools: Sequence[Tool], previous: Segment | None) -> tuple[di
         else:
             kept[position] = old
     return kept, fresh
+
+
+def _pack_texts(name: str, texts: Sequence[str]) -> dict[str, Array]:
+    """Texts as two arrays: their characters as UTF-8, and where each text ends, in characters."""
+    whole = "".join(texts).encode("utf-8", "surrogatepass")
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    return {name: np.frombuffer(whole, dtype=np.uint8), f"{name}.ends": lengths.cumsum()}
+
+
+def _unpack_texts(arrays: Mapping[str, Array], name: str) -> list[str]:
+    whole = arrays[name].tobytes().decode("utf-8", "surrogatepass")
+    ends = arrays[f"{name}.ends"].tolist()
+    return [whole[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -103,6 +103,7 @@ class SearchTable(Table):
     past_requests: PastOptions | None = None
     embedder: NonEmpty | None = None
     embedder_cache: NonEmpty | None = None
+    index_cache: NonEmpty | bool = True
     group: bool = False
     page_size: Count | None = None
     tokens: Annotated[str, one_of((ESTIMATE, *ENCODINGS))] | None = None
@@ -388,6 +389,9 @@ class ToolcribTable(Table):
         }
         if "embedder_cache" in search:
             options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()
+        if "index_cache" in search:
+            place = search["index_cache"]
+            options["index_cache"] = place if isinstance(place, bool) else folder / Path(place).expanduser()
         if "find_s" in self.timeouts.model_fields_set:
             options["find_timeout_s"] = self.timeouts.find_s
         if "embed_s" in self.timeouts.model_fields_set:

@@ -106,3 +106,8 @@ class Settings:
     """What was left out or read in an unusual way: file, line and field."""
     secrets: tuple[SecretReference, ...] = field(default=(), compare=False)
     """Where secrets come from, and whether they are there; never the secrets."""
+
+    @property
+    def origin(self) -> str:
+        """Identifies a gateway with these settings among those of its user: the file, or the names of the servers."""
+        return str(self.source.absolute()) if self.source else "\n".join(sorted(server.name for server in self.servers))

@@ -117,3 +117,16 @@ def create_private(path: Path) -> None:
         # An existing file is not opened: closing it would release the locks that this process has on it.
         if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != stat.S_IRUSR | stat.S_IWUSR:
             path.chmod(0o600)
+
+
+def private_folder(state: Path | None, name: str) -> Path | None:
+    """A folder beside the state file that only this user can read; None without a file, or if it cannot be created."""
+    if state is None:
+        return None
+    folder = state.parent / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # one of an earlier version may be readable by others
+    except OSError:
+        return None
+    return folder
