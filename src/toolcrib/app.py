@@ -166,7 +166,13 @@ class App(ToolDecorator, ServableApp):
         """Which of several processes at one address this one is; None if it is alone, or another program runs them."""
         self.peers = Peers(self._state, "" if worker is None else worker.name)
         """The processes that share the state with this one."""
-        self.telemetry = Telemetry(self.settings, self._state, self._catalog)
+        self.telemetry = Telemetry(
+            self.settings,
+            self._state,
+            self._catalog,
+            folder=None if worker is None else worker.folder / "metrics",
+            listener=None if worker is None else worker.sockets.get("metrics"),
+        )
         """What the settings count and measure of this app."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
         self._started_with = self.settings
@@ -227,6 +233,7 @@ class App(ToolDecorator, ServableApp):
             settings_problem=lambda: self.settings_problem,
             authenticator=self._authenticator or self._own_authenticator(),
             problem="" if self._authenticator else self.settings.http_problem,
+            listener=None if self.worker is None else self.worker.sockets.get("console"),
         )
 
     @cached_property

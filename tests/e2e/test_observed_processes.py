@@ -1,6 +1,7 @@
-"""Gateway processes that share their state in Redis: each console shows what all of them do."""
+"""Replicas that share their state in Redis, and workers: each console shows what all of them do."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,11 +14,12 @@ import anyio
 import httpx2
 import pytest
 from tests.console.support import words
-from tests.e2e.conftest import SERVERS, TOOLCRIB, serve
-from tests.e2e.test_replicas import LEGACY, answers, call, client_at, free_port
+from tests.e2e.conftest import SERVERS, TOOLCRIB, http_notes, serve
+from tests.e2e.test_replicas import LEGACY, MODERN, answers, call, client_at, free_port
+from tests.e2e.test_workers import Workers, until
 from tests.redis_server import NEEDS_REDIS, running_redis
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, NEEDS_REDIS]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 class Observed:
@@ -57,6 +59,7 @@ def observed(folder: Path) -> Iterator[Observed]:
             gateways.close()
 
 
+@NEEDS_REDIS
 async def test_a_call_at_one_process_is_approved_shown_and_counted_at_the_console_of_the_other(tmp_path: Path) -> None:
     with observed(tmp_path) as gateways:
         await gateways.ready()
@@ -92,6 +95,54 @@ async def test_a_call_at_one_process_is_approved_shown_and_counted_at_the_consol
                 while "No answer from" in (calls := words(await load(browser, "/calls"))):  # noqa: ASYNC110 - as above
                     await anyio.sleep(0.2)
                 assert "Nothing was called yet" in calls
+
+
+async def test_one_address_shows_the_metrics_and_the_calls_of_all_workers(tmp_path: Path) -> None:
+    console, metrics = free_port(), free_port()
+    addresses = {"console": {"address": f"127.0.0.1:{console}"}, "telemetry": {"metrics": f"127.0.0.1:{metrics}"}}
+    with http_notes(tmp_path) as notes:
+        workers = Workers(tmp_path, {"notes": {"url": notes}}, **addresses)
+        try:
+            workers.wait_serving()
+            with anyio.fail_after(120):
+                async with httpx2.AsyncClient(timeout=20, headers={"connection": "close"}) as browser:
+                    await add_notes(workers.url, 12)
+                    for _ in range(4):  # each is a new connection, which either worker may answer
+                        assert await counted(browser, metrics) == (12, 2)
+                        calls = words(await load(browser, f"http://127.0.0.1:{console}/calls"))
+                        assert "12 of the last 12 calls" in calls
+                        assert {"local worker 1", "local worker 2"} <= set(re.findall(r"local worker \d", calls))
+                    overview = words(await load(browser, f"http://127.0.0.1:{console}/"))
+                    assert re.search(r"worker 1 .*1 of 1.* worker 2 .*1 of 1", overview)
+                    assert re.search(
+                        r"notes:add_note 12\b", words(await load(browser, f"http://127.0.0.1:{console}/usage"))
+                    )
+
+                    os.kill(workers.workers()[0], signal.SIGKILL)
+                    assert (await counted(browser, metrics))[0] == 12
+                    while await counted(browser, metrics) != (12, 2):  # noqa: ASYNC110 - a process has no event
+                        await anyio.sleep(0.1)
+                    await anyio.to_thread.run_sync(until, lambda: workers.log().count(" is ready") >= 3, workers.log)
+                    await add_notes(workers.url, 4)
+                    assert await counted(browser, metrics) == (16, 2)
+        finally:
+            workers.close()
+
+
+async def add_notes(url: str, number: int) -> None:
+    for place in range(number):
+        async with client_at(url, MODERN) as client:
+            assert not (await call(client, "notes:add_note", text=str(place))).is_error
+
+
+async def counted(browser: httpx2.AsyncClient, port: int) -> tuple[float, float]:
+    """The successful calls of the server, and the workers."""
+    text = await load(browser, f"http://127.0.0.1:{port}/metrics")
+    calls = re.findall(
+        r'^toolcrib_tool_call_duration_seconds_count\{namespace="notes",outcome="ok"\} (\S+)', text, re.MULTILINE
+    )
+    (workers,) = re.findall(r"^toolcrib_workers (\S+)", text, re.MULTILINE)
+    return sum(map(float, calls)), float(workers)
 
 
 async def load(browser: httpx2.AsyncClient, path: str) -> str:

@@ -85,7 +85,6 @@ def serve_http(
     worker: Any = None
     if _WORKER_VARIABLE in os.environ:
         worker = import_module("toolcrib.server.workers").Worker.from_environment()
-        settings = _without_pages(settings)
     elif workers > 1:
         _supervise(settings, host, port, workers, log)
 
@@ -104,13 +103,6 @@ def serve_http(
             group.cancel_scope.cancel()
 
     _run(settings, serve, log, load, loop=_fastest_loop(), worker=worker)
-
-
-def _without_pages(settings: Settings) -> Settings:
-    """The settings of a worker, without the addresses of the console and the metrics."""
-    return replace(
-        settings, console=replace(settings.console, address=""), telemetry=replace(settings.telemetry, metrics="")
-    )
 
 
 def _fastest_loop() -> str:

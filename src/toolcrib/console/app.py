@@ -7,6 +7,7 @@ POST proves that it comes from one of our own pages. No route takes a command, a
 import contextlib
 import hashlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -36,7 +37,7 @@ from toolcrib.server.auth import choose_authenticator, is_loopback
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.oauth import ExternalAddress
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.process import serve_http
+from toolcrib.server.process import SharedAddress, serve_http
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
 from toolcrib.state.peers import Peers
@@ -103,10 +104,12 @@ def make_console(
     settings_problem: Callable[[], str],
     authenticator: Authenticator | None,
     problem: str,
+    listener: socket.socket | None = None,
 ) -> "Console":
     """The console of an app, at the address of its settings, for all `peers`.
 
     `problem` is why no caller can be authenticated, and `settings_problem` why changed settings are not in use.
+    A `listener` is a socket at which several processes serve it.
 
     Raises `SettingsError` if other machines could reach it and nothing authenticates them, and `MissingExtra`.
     """
@@ -144,7 +147,7 @@ def make_console(
         renew=oidc.renew,
         lasts_s=own.console.session_s,
     )
-    return Console(parts, sessions, options, oidc)
+    return Console(parts, sessions, options, oidc, listener=listener)
 
 
 class Console(AsgiApp):
@@ -152,9 +155,18 @@ class Console(AsgiApp):
 
     path = "/"
 
-    def __init__(self, parts: ConsoleParts, sessions: ConsoleSessions, options: HttpOptions, oidc: OidcSignIn) -> None:
+    def __init__(
+        self,
+        parts: ConsoleParts,
+        sessions: ConsoleSessions,
+        options: HttpOptions,
+        oidc: OidcSignIn,
+        *,
+        listener: socket.socket | None = None,
+    ) -> None:
         """Raises `MissingExtra` if the template library is not installed."""
         self.options = options
+        self._shared = None if listener is None else SharedAddress(sock=listener)
         self.parts = parts
         self._sessions = sessions
         self._oidc = oidc
@@ -246,12 +258,13 @@ class Console(AsgiApp):
             logger.info("the console is at %s", url)
             task_status.started()
 
-        tries = _PORTS if self.options.port and is_loopback(self.options.host) else 1
+        can_move = self.options.port and self._shared is None and is_loopback(self.options.host)
+        tries = _PORTS if can_move else 1
         try:
             for place in range(tries):
                 own = replace(self.options, port=self.options.port + place)
                 try:
-                    await serve_http(self, own, stop=stop, started=started, flush_s=0)
+                    await serve_http(self, own, stop=stop, started=started, flush_s=0, shared=self._shared)
                 except SettingsError as error:
                     if self.url or place == tries - 1:
                         error.hint = "Choose another address with --console HOST:PORT."
