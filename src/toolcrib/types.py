@@ -336,6 +336,8 @@ class ServerStatus:
     """Why it is not ready, or why it offers nothing although it is; else empty."""
     tools: int = 0
     rejected: tuple[Rejected, ...] = ()
+    marked: tuple[Rejected, ...] = ()
+    """Tools in use in which the lint found something, with the rules as the reason. For operators only."""
     stale: bool = False
     """The tools are from an earlier connection, because there is none now."""
     cached: bool = False

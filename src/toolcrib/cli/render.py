@@ -88,6 +88,7 @@ def server_note(status: ServerStatus) -> str:
     notes = [one_line(status.reason)] if status.reason else []
     notes += [_known_tools(status)] if status.stale or status.cached else []
     notes += [f"{pluralize(len(status.rejected), 'tool')} rejected"] if status.rejected else []
+    notes += [f"{pluralize(len(status.marked), 'tool')} marked by the lint"] if status.marked else []
     return "; ".join(notes)
 
 
@@ -304,6 +305,7 @@ def server_json(status: ServerStatus) -> dict[str, Any]:
         "since": iso_time(status.since),
         "tools": status.tools,
         "rejected": [asdict(rejected) for rejected in status.rejected],
+        "marked": [{"tool": one.tool, "rules": one.reason} for one in status.marked],
         "stale": status.stale,
         "cached": status.cached,
         "as_of": None if status.as_of is None else iso_time(status.as_of),

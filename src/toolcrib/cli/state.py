@@ -34,7 +34,16 @@ TABLES: Final = frozenset(
         ),
         *("past requests", "pins", "processes", "rates", "replicas", "result generations", "result shapes", "results"),
         *("session keys", "session owners", "session owners tokens", "session uris", "sessions", "spent approvals"),
-        *("subscriptions", "tasks", "tool descriptions", "usage", "used tools", "versions of definitions", "zero hits"),
+        *(
+            "subscriptions",
+            "tasks",
+            "tool descriptions",
+            "trusted definitions",
+            "usage",
+            "used tools",
+            "versions of definitions",
+            "zero hits",
+        ),
     }
 )
 """The tables there can be: to clear one that is empty or does not exist yet is no error."""

@@ -84,7 +84,8 @@ _file_option = click.option(
 def trust(*, server: str, tool: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
     """Accept the current definitions of a server, or of one of its tools, as the trusted ones.
 
-    TOOL may also be "instructions". A gateway that runs with the same state file uses them within seconds.
+    TOOL may also be "instructions", "prompt:NAME" or "template:URI". A gateway that runs with the same state file uses
+    them within seconds.
     """
     import anyio
 

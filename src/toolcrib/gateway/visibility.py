@@ -12,6 +12,7 @@ from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.policy import allows_everything
 from toolcrib.gateway.snapshot import RejectedDefinition
 from toolcrib.gateway.view import View, may_see, merge_sorted
+from toolcrib.trust.pins import is_document
 from toolcrib.types import Caller, Filters, Key, Policy, Rejected, ServerState, ServerStatus, Tool, Visibility
 
 NAMESPACE_SEPARATORS = (":", "__", ".", "/")
@@ -138,6 +139,8 @@ def explain_rejected(
     """Return the error for a tool whose definition was rejected; None if the caller may not see the tool."""
     for one in rejected:
         tool, space, listed = one.rejected.tool, one.namespace, one.tool or Tool(name="")
+        if is_document(tool):
+            continue
         names = {tool} if listed.visibility is not Visibility.HIDDEN else set[str]()
         if space:
             names = {*names, *(f"{space}{separator}{tool}" for separator in NAMESPACE_SEPARATORS)}
@@ -161,14 +164,19 @@ def _redact_status(
 ) -> ServerStatus:
     """Return the status without figures about tools that the caller does not see.
 
-    Nothing in it depends on the rest of the catalog, so it does not reveal whether anything is hidden.
+    Nothing in it depends on the rest of the catalog, so it does not reveal whether anything is hidden. Held prompts
+    and templates, and marks of the lint, are for operators.
     """
     space = namespace_of(status)
-    shown = tuple(one for one in status.rejected if may_see(policy, caller, Tool(name=one.tool, namespace=space)))
+    shown = tuple(
+        one
+        for one in status.rejected
+        if not is_document(one.tool) and may_see(policy, caller, Tool(name=one.tool, namespace=space))
+    )
     unlisted = tuple(
         Rejected(tool=key.name, reason=why) for key, why in sorted(withheld.items()) if key.namespace == space
     )
-    return replace(status, tools=namespace_counts(view).get(space, 0), rejected=(*shown, *unlisted))
+    return replace(status, tools=namespace_counts(view).get(space, 0), rejected=(*shown, *unlisted), marked=())
 
 
 def filters_digest(filters: Filters) -> str:

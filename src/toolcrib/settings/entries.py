@@ -42,7 +42,7 @@ from toolcrib.settings.validation import (
     snake,
     validate,
 )
-from toolcrib.upstream.options import ProtocolName, ServerOptions, SessionMode, TransportName, TrustMode
+from toolcrib.upstream.options import LintMode, ProtocolName, ServerOptions, SessionMode, TransportName, TrustMode
 from toolcrib.upstream.overrides import ToolOverride
 
 FORMS: Final[tuple[FieldPath, ...]] = (
@@ -90,6 +90,7 @@ FLAGS: Final = (
         "protocol",
         "sessions",
         "trust",
+        "lint",
         "asks",
         "prompts",
         "resources",
@@ -174,6 +175,7 @@ class ServerEntry(Table):
     protocol: ProtocolName = "auto"
     sessions: SessionMode | None = None
     trust: TrustMode | bool = "warn"
+    lint: LintMode = "mark"
     asks: bool | None = None
     prompts: bool = True
     resources: bool = True

@@ -14,7 +14,11 @@ from typing import Any, Final
 from toolcrib.types import JSON, Object
 
 INSTRUCTIONS: Final = "instructions"
-"""The part of a server that is its instructions; the others are tools, by name."""
+"""The part of a server that is its instructions; the others are tools by name, prompts and resource templates."""
+PROMPT: Final = "prompt:"
+TEMPLATE: Final = "template:"
+"""How the parts begin that are prompts, by name, and resource templates, by URI template."""
+_DOCUMENT_PARTS: Final = ("name", "title", "description", "arguments", "uriTemplate", "mimeType")
 _PARTS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 """The fields of a definition that reach a model."""
 _ALIKE: Final = 0.9
@@ -30,6 +34,29 @@ def pinned_part(definition: Object) -> dict[str, Any]:
     {'name': 'add', 'description': 'Adds.'}
     """
     return {name: definition[name] for name in _PARTS if name in definition}
+
+
+def pinned_document(entry: Object) -> dict[str, Any]:
+    """What of the entry of a prompt or a resource template reaches a model.
+
+    >>> pinned_document({"name": "review", "description": "Reviews.", "icons": []})
+    {'name': 'review', 'description': 'Reviews.'}
+    """
+    return {name: entry[name] for name in _DOCUMENT_PARTS if name in entry}
+
+
+def is_document(part: str) -> bool:
+    """Whether a part is a prompt or a resource template."""
+    return part.startswith((PROMPT, TEMPLATE))
+
+
+def tool_part(name: str) -> str:
+    """The part of a tool: its name, unless that looks like another kind of part.
+
+    >>> tool_part("find"), tool_part("instructions")
+    ('find', 'tool:instructions')
+    """
+    return f"tool:{name}" if is_document(name) or name == INSTRUCTIONS or name.startswith("tool:") else name
 
 
 def pin(part: JSON) -> str:
@@ -58,6 +85,7 @@ def describe_change(old: JSON, new: JSON) -> tuple[str, ...]:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return () if old == new else ("its text changed",)
     lines = [f"its {name} changed" for name in ("title", "description") if old.get(name) != new.get(name)]
+    lines += _argument_changes(old.get("arguments"), new.get("arguments"))
     lines += _schema_changes(_object(old.get("inputSchema")), _object(new.get("inputSchema")))
     for field, name in (("outputSchema", "the schema of its results"), ("annotations", "its annotations")):
         if old.get(field) != new.get(field):
@@ -65,6 +93,20 @@ def describe_change(old: JSON, new: JSON) -> tuple[str, ...]:
     if not lines and old != new:
         lines.append("its definition changed")
     return tuple(lines)
+
+
+def _argument_changes(old: JSON, new: JSON) -> Iterator[str]:
+    """What changed in the arguments of a prompt."""
+    if old == new:
+        return
+    before, after = _arguments(old), _arguments(new)
+    yield from (f"the argument {name} was removed" for name in before if name not in after)
+    yield from (f"the argument {name} was added" for name in after if name not in before)
+    yield from (f"the argument {name} changed" for name in before if name in after and before[name] != after[name])
+
+
+def _arguments(value: JSON) -> dict[str, JSON]:
+    return {str(one.get("name")): one for one in value if isinstance(one, Mapping)} if isinstance(value, list) else {}
 
 
 def _untitled(schema: JSON) -> JSON:

@@ -197,6 +197,11 @@ class Channel:
     stderr_tail: Callable[[], str] = no_stderr
     """Returns the most informative recent line of the server's stderr."""
 
+    def list_again(self) -> None:
+        """Have tools, prompts and resources listed again."""
+        self.refresh_needed.set()
+        self.notifications.lists_changed.set()
+
 
 class FailureKind(Enum):
     """What a failed exchange means for its request."""

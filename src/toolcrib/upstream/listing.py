@@ -5,7 +5,7 @@ Each entry is validated alone, so that an invalid one never costs the others.
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -18,7 +18,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from toolcrib.errors import InvalidName
+from toolcrib.errors import InvalidName, ToolcribError
 from toolcrib.names import check_name
 from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
@@ -358,8 +358,15 @@ _TEMPLATES: Final = _ListSpec("resources/templates/list", "resourceTemplates", "
 class DocumentLister:
     """Reads a server's prompts, resources and templates, and keeps them current while it is connected."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, on_change: Callable[[], None]) -> None:
-        """`on_change` is called after each change."""
+    def __init__(
+        self,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        on_change: Callable[[], None],
+        hold: Callable[[Documents], Awaitable[Documents]],
+    ) -> None:
+        """`on_change` is called after each change; `hold` returns those to use of documents that were listed."""
+        self._hold = hold
         self._options = options
         self._fleet = fleet
         self._on_change = on_change
@@ -447,6 +454,10 @@ class DocumentLister:
             completes=capabilities.completions is not None,
             watches=readable and capabilities.resources is not None and capabilities.resources.subscribe is True,
         )
+        try:
+            fresh = await self._hold(fresh)
+        except ToolcribError as error:  # nothing is used that was not compared with its pins
+            return f"its pins: {error.message}"
         if fresh != self.documents:
             self.documents = fresh
             self._on_change()

@@ -123,6 +123,7 @@ class LoginOptions:
 
 
 TrustMode = Literal["off", "warn", "hold"]
+LintMode = Literal["off", "mark", "hold"]
 """What follows from a changed definition: nothing, a warning, or that the trusted one stays in use."""
 
 
@@ -183,7 +184,12 @@ class ServerOptions:
     """
     trust: TrustMode = "warn"
     """What follows when its definitions change: nothing (`off`), a warning, or that the trusted ones stay in use
-    (`hold`) until `toolcrib trust`. With `hold`, hard findings of the lint hold a definition too.
+    (`hold`) until `toolcrib trust`.
+    """
+    lint: LintMode = "mark"
+    """What follows when the lint finds something in its definitions: nothing (`off`), a mark in its status, or that
+    definitions with hard findings stay out of use (`hold`) until `toolcrib trust`. With `trust` set to `hold`, `mark`
+    holds them too.
     """
     asks: bool | None = None
     """Whether a server of a version before 2026-07-28 may ask the client's user or model during a call. With None, it

@@ -1,34 +1,44 @@
 """Pins of each server's definitions in the state store: which version is trusted, and every version there was.
 
-The first list of a server is the baseline. Whatever differs from it later is recorded; what follows is up to the
-setting `trust` of the server. Another process, such as `toolcrib trust`, may change a pin at any time.
+The first list of a server is the baseline, of its tools and instructions as of its prompts and resource templates.
+Whatever differs from it later is recorded; what follows is up to the setting `trust` of the server. Another process,
+such as `toolcrib trust`, may change a pin at any time. Trusted versions are never dropped for space; others may be.
 """
 
-import logging
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-import anyio
 import anyio.to_thread
 
 from toolcrib.errors import InvalidArguments, ToolcribError
+from toolcrib.providers.base import Documents
 from toolcrib.schema import Schema
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.trust.lint import Finding, lint_tool
-from toolcrib.trust.pins import INSTRUCTIONS, describe_change, find_renamed, pin, pinned_part
+from toolcrib.trust.pins import (
+    INSTRUCTIONS,
+    PROMPT,
+    TEMPLATE,
+    describe_change,
+    find_renamed,
+    is_document,
+    pin,
+    pinned_document,
+    pinned_part,
+    tool_part,
+)
 from toolcrib.types import JSON, Object, Rejected, Tool
-from toolcrib.upstream.options import ServerOptions
-
-logger = logging.getLogger(__name__)
 
 TRUST_META: Final = "toolcrib/trust"
 """The key in the `_meta` of a result that says why an earlier definition of its tool is in use."""
 _MAX_SHOWN: Final = 5
-_LOOK_S: Final = 2.0
-"""How often to look whether a held definition was trusted meanwhile, in seconds."""
+_MAX_VERSIONS: Final = 10_000
+_MAX_VERSION_BYTES: Final = 64 * 1024 * 1024
+"""Lists with changes that are kept of all servers; the oldest are dropped first."""
 _PLAIN: Final[StateCodec[dict[str, Any]]] = StateCodec(dict, dict)
 
 
@@ -37,7 +47,7 @@ class PinnedChange:
     """A part of a server that differs from its pin."""
 
     part: str
-    """The name of the tool, or `instructions`."""
+    """The name of the tool, `instructions`, or `prompt:` and `template:` with a name or URI template."""
     old: JSON
     """The trusted version; None for a part that is new or was never trusted."""
     new: JSON
@@ -75,22 +85,50 @@ class PinReview:
     news: tuple[str, ...] = ()
     """The parts whose change was not known before."""
 
+    def only_findings(self) -> "PinReview":
+        """The changes with hard findings of the lint."""
+        found = {name: change for name, change in self.changes.items() if change.findings}
+        return PinReview(changes=found, news=tuple(name for name in self.news if name in found))
+
     def held_entries(self, entries: Sequence[Any]) -> list[Any]:
-        """The definitions in use where changes are held: trusted versions, and nothing that was never trusted."""
-        kept = [(entry, self.changes.get(_name(entry))) for entry in entries]
+        """The tools in use where changes are held: trusted versions, and nothing that was never trusted."""
+        kept = [(entry, self.changes.get(tool_part(_name(entry)))) for entry in entries]
         return [entry if change is None else change.old for entry, change in kept if change is None or change.old]
+
+    def held_documents(self, documents: Documents) -> Documents:
+        """The prompts and templates in use where changes are held; the fields that no model reads stay current."""
+
+        def held(kind: str, entries: Mapping[str, Object]) -> dict[str, Object]:
+            kept: dict[str, Object] = {}
+            for name, entry in entries.items():
+                change = self.changes.get(kind + name)
+                if change is None:
+                    kept[name] = entry
+                elif isinstance(change.old, Mapping):
+                    own = {key: value for key, value in entry.items() if key not in pinned_document(entry)}
+                    kept[name] = {**own, **change.old}
+            return kept
+
+        return replace(
+            documents, prompts=held(PROMPT, documents.prompts), templates=held(TEMPLATE, documents.templates)
+        )
+
+    def held_instructions(self, instructions: str) -> str:
+        """The instructions in use where changes are held."""
+        change = self.changes.get(INSTRUCTIONS)
+        return instructions if change is None else str(change.old or "")
 
     def rejections(self, server: str) -> tuple[Rejected, ...]:
         """The versions that are held, with the reasons."""
         return tuple(
             Rejected(tool=name, reason=change.why_held(server), held=True)
             for name, change in self.changes.items()
-            if change.new is not None and name != INSTRUCTIONS
+            if change.new is not None
         )
 
     def explain(self, tool: str, arguments: Object) -> str:
         """What changed, if the arguments fit the trusted version of a tool and so not the current one; else empty."""
-        change = self.changes.get(tool)
+        change = self.changes.get(tool_part(tool))
         if change is None or not isinstance(change.old, Mapping) or not isinstance(change.new, Mapping):
             return ""
         try:
@@ -107,44 +145,95 @@ class PinStore:
     def __init__(self, state: StateStore, *, clock: Callable[[], float] = time.time) -> None:
         """`clock` counts seconds since the epoch."""
         self._pins = state.table("pins", _PLAIN, durable=True, keep=True)
-        self._versions = state.table("versions of definitions", _PLAIN, durable=True)
+        self._trusted = state.table("trusted definitions", _PLAIN, durable=True, keep=True)
+        self._versions = state.table(
+            "versions of definitions", _PLAIN, max_entries=_MAX_VERSIONS, max_size=_MAX_VERSION_BYTES, durable=True
+        )
         self._clock = clock
 
     async def review(
         self, server: str, entries: Sequence[Any], instructions: str = "", *, hold_findings: bool = False
     ) -> PinReview:
-        """Compare a server's definitions with their pins, and record what is new.
+        """Compare a server's tools and instructions with their pins, and record what is new.
 
         With `hold_findings`, a first list is no baseline for definitions with hard findings of the lint.
         """
-        digest_all = partial(_digests, server, entries, instructions, hold_findings=hold_findings)
-        parts, digests, findings = await anyio.to_thread.run_sync(digest_all)
-        now = self._clock()
+        parts: dict[str, JSON] = {tool_part(_name(entry)): pinned_part(entry) for entry in entries if _name(entry)}
+        if instructions:
+            parts[INSTRUCTIONS] = instructions
+        return await self._compare(server, parts, documents=False, hold_findings=hold_findings)
 
-        def record(row: dict[str, Any] | None) -> tuple[dict[str, Any], tuple[list[str], int]]:
+    async def review_documents(self, server: str, documents: Documents, *, hold_findings: bool = False) -> PinReview:
+        """The same for its prompts and resource templates. Resources are not pinned: their lists are data."""
+        parts: dict[str, JSON] = {
+            kind + name: pinned_document(entry)
+            for kind, found in ((PROMPT, documents.prompts), (TEMPLATE, documents.templates))
+            for name, entry in found.items()
+        }
+        return await self._compare(server, parts, documents=True, hold_findings=hold_findings)
+
+    async def _compare(
+        self, server: str, parts: Mapping[str, JSON], *, documents: bool, hold_findings: bool
+    ) -> PinReview:
+        """Record what is new in these parts: versions first, so that a pin never names one that is not kept."""
+        row = await self._pins.get(server)
+        known = {} if row is None else row["parts"]
+        look = partial(_digests, server, parts, known if hold_findings else None)
+        digests, findings = await anyio.to_thread.run_sync(look)
+        now = self._clock()
+        first = _is_first(row, documents=documents)
+        fresh = {name: parts[name] for name, digest in digests.items() if known.get(name, {}).get("now") != digest}
+        if fresh:
+            version = {"at": now, "versions": fresh}
+            await self._versions.set(f"{server}\n{now:020.6f}", version, size=len(json.dumps(fresh)))
+        if first:
+            baseline = {digest: parts[name] for name, digest in digests.items() if name not in findings}
+            await self._keep_trusted(server, baseline)
+
+        def record(row: dict[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
             known: dict[str, Any] = {} if row is None else dict(row["parts"])
-            count = 0 if row is None else row["batches"]
             news = [name for name, digest in digests.items() if known.get(name, {}).get("now") != digest]
-            lost = [name for name, one in known.items() if name not in digests and one["now"] is not None]
+            lost = [
+                name
+                for name, one in known.items()
+                if is_document(name) is documents and name not in digests and one["now"] is not None
+            ]
+            baseline = _is_first(row, documents=documents)
             for name in news:
-                trusted = digests[name] if row is None and name not in findings else known.get(name, {}).get("pin")
+                trusted = digests[name] if baseline and name not in findings else known.get(name, {}).get("pin")
                 known[name] = {"pin": trusted, "now": digests[name], "since": now}
             for name in lost:
                 known[name] = {**known[name], "now": None, "since": now}
-            changed = bool(news or lost)
-            return {"parts": known, "batches": count + changed}, ([*news, *lost], count)
+            seen = {**(row or {}), "parts": known}
+            seen["documents" if documents else "tools"] = True
+            return seen, [*news, *lost]
 
-        news, number = await self._pins.update(server, record)
-        if news:
-            versions = {name: parts[name] for name in news if name in parts}
-            await self._versions.set(f"{server}\n{number:08d}", {"at": now, "versions": versions})
-        return await self._review(server, parts, findings, news if number else [])
+        news = await self._pins.update(server, record)
+        return await self._review(server, parts, findings, [] if first else news, documents=documents)
+
+    async def _keep_trusted(self, server: str, versions: Mapping[str, JSON]) -> None:
+        """Keep the text of trusted versions, by digest."""
+        if versions:
+            await self._trusted.update(
+                server, lambda kept: ({**(kept or {}), **versions}, None), size=len(json.dumps(versions))
+            )
 
     async def _review(
-        self, server: str, parts: Mapping[str, JSON], findings: Mapping[str, tuple[Finding, ...]], news: Sequence[str]
+        self,
+        server: str,
+        parts: Mapping[str, JSON],
+        findings: Mapping[str, tuple[Finding, ...]],
+        news: Sequence[str],
+        *,
+        documents: bool | None = None,
     ) -> PinReview:
+        """What differs from the pins: of documents, of the rest, or with None of everything."""
         row = await self._pins.get(server)
-        differing = {} if row is None else {name: one for name, one in row["parts"].items() if one["pin"] != one["now"]}
+        differing = {
+            name: one
+            for name, one in ({} if row is None else row["parts"]).items()
+            if one["pin"] != one["now"] and documents in (None, is_document(name))
+        }
         if not differing:
             return PinReview()
         by_digest = await self._known_versions(server)
@@ -167,16 +256,30 @@ class PinStore:
 
     async def trust(self, server: str, part: str | None = None) -> list[str]:
         """Trust the current version of a part, or of all; return the parts whose pin changed."""
+        row = await self._pins.get(server)
+        if row is None:
+            return []
+        known = await self._known_versions(server)
+        current = {one["now"] for name, one in row["parts"].items() if part in (None, name)}
+        await self._keep_trusted(server, {digest: known[digest] for digest in current if digest in known})
 
-        def change(row: dict[str, Any] | None) -> tuple[dict[str, Any] | None, list[str]]:
+        def change(row: dict[str, Any] | None) -> tuple[dict[str, Any] | None, tuple[list[str], set[str]]]:
             if row is None:
-                return None, []
-            wanted = [name for name, one in row["parts"].items() if part in (None, name) and one["pin"] != one["now"]]
+                return None, ([], set())
+            wanted = [
+                name
+                for name, one in row["parts"].items()
+                if part in (None, name) and one["pin"] != one["now"] and one["now"] in {*current, None}
+            ]
             trusted = {name: {**row["parts"][name], "pin": row["parts"][name]["now"]} for name in wanted}
             rest = {name: one for name, one in {**row["parts"], **trusted}.items() if one["now"] or one["pin"]}
-            return {**row, "parts": rest}, wanted
+            return {**row, "parts": rest}, (wanted, {one["pin"] for one in rest.values() if one["pin"]})
 
-        return await self._pins.update(server, change)
+        wanted, pinned = await self._pins.update(server, change)
+        await self._trusted.update(
+            server, lambda kept: ({digest: one for digest, one in (kept or {}).items() if digest in pinned}, None)
+        )
+        return wanted
 
     async def servers(self) -> dict[str, tuple[str, ...]]:
         """The servers with pins, each with its parts."""
@@ -193,7 +296,7 @@ class PinStore:
     async def history(self, server: str) -> list[tuple[float, dict[str, JSON]]]:
         """The versions of a server's parts as they were recorded, the oldest first."""
         found = {key: row for key, row in (await self._versions.items()).items() if key.startswith(f"{server}\n")}
-        return [(row["at"], row["versions"]) for _, row in sorted(found.items())]
+        return sorted(((row["at"], row["versions"]) for row in found.values()), key=lambda one: one[0])
 
     async def pins(self, server: str) -> dict[str, str | None]:
         """The trusted digest of each part; to notice a change by another process."""
@@ -202,104 +305,55 @@ class PinStore:
 
     async def _known_versions(self, server: str) -> dict[str | None, JSON]:
         history = await self.history(server)
-        return {pin(part): part for _, versions in history for part in versions.values()}
+        trusted: Mapping[str, JSON] = await self._trusted.get(server) or {}
+        found: dict[str | None, JSON] = {pin(part): part for _, versions in history for part in versions.values()}
+        return found | dict(trusted)
+
+
+def _is_first(row: Mapping[str, Any] | None, *, documents: bool) -> bool:
+    """Whether parts of this kind were never listed. Rows of earlier versions know tools only, and do not say so."""
+    return row is None or not row.get("documents" if documents else "tools", not documents and bool(row["parts"]))
 
 
 def _digests(
-    server: str, entries: Sequence[Any], instructions: str, *, hold_findings: bool
-) -> tuple[dict[str, JSON], dict[str, str], dict[str, tuple[Finding, ...]]]:
-    """The parts of a list by name, their digests, and the hard findings in them."""
-    parts: dict[str, JSON] = {_name(entry): pinned_part(entry) for entry in entries if _name(entry)}
-    if instructions:
-        parts[INSTRUCTIONS] = instructions
-    findings = {name: _hard_findings(server, part) for name, part in parts.items()} if hold_findings else {}
-    return (
-        parts,
-        {name: pin(part) for name, part in parts.items()},
-        {k: found for k, found in findings.items() if found},
-    )
+    server: str, parts: Mapping[str, JSON], known: Mapping[str, Any] | None
+) -> tuple[dict[str, str], dict[str, tuple[Finding, ...]]]:
+    """The digests of parts, and the hard findings in those whose pin in `known` is another; with None, no findings."""
+    digests = {name: pin(part) for name, part in parts.items()}
+    findings = {
+        name: _hard_findings(server, part)
+        for name, part in parts.items()
+        if known is not None and known.get(name, {}).get("pin") != digests[name]
+    }
+    return digests, {name: found for name, found in findings.items() if found}
 
 
 def _hard_findings(server: str, part: JSON) -> tuple[Finding, ...]:
+    return tuple(one for one in lint_part(server, part) if one.severity == "hard")
+
+
+def lint_part(server: str, part: JSON) -> tuple[Finding, ...]:
+    """The findings of the lint in a part as it is pinned."""
     if not isinstance(part, Mapping):
-        return ()
+        return lint_tool(Tool(name=INSTRUCTIONS, namespace=server, description=str(part)))
     schema = part.get("inputSchema")
-    tool = Tool(name=str(part["name"]), namespace=server, input_schema=schema if isinstance(schema, Mapping) else {})
-    return tuple(one for one in lint_tool(tool, part) if one.severity == "hard")
+    try:
+        tool = Tool(
+            name=str(part.get("name") or "?"),
+            namespace=server,
+            input_schema=schema if isinstance(schema, Mapping) else {"properties": _fields(part.get("arguments"))},
+        )
+    except ToolcribError:  # a name that no tool may have, of a template
+        tool = Tool(name="?", namespace=server)
+    return lint_tool(tool, part)
+
+
+def _fields(arguments: JSON) -> dict[str, JSON]:
+    """The arguments of a prompt as properties of a schema."""
+    found = arguments if isinstance(arguments, list) else []
+    return {str(one.get("name")): one for one in found if isinstance(one, Mapping)}
 
 
 def _name(entry: Any) -> str:
     name = entry.get("name") if isinstance(entry, Mapping) else None
     return name if isinstance(name, str) else ""
-
-
-def log_changes(server: str, review: PinReview) -> None:
-    """Warn of the changes that were not known before."""
-    for name in review.news[:_MAX_SHOWN]:
-        logger.warning(
-            "the definition of %s:%s changed: %s; `toolcrib diff %s:%s` shows it, `toolcrib trust` accepts it",
-            *(server, name, review.changes[name].summary(), server, name),
-        )
-    if len(review.news) > _MAX_SHOWN:
-        logger.warning("and %d more definitions of %s changed", len(review.news) - _MAX_SHOWN, server)
-
-
-class PinWatch:
-    """The pins of one connected server: reviews its lists, and notices when a held change is trusted."""
-
-    def __init__(self, store: PinStore | None, options: ServerOptions) -> None:
-        self._store = store if options.trust != "off" else None
-        self._server = options.name
-        self.holds = options.trust == "hold" and store is not None
-        """Whether changed definitions stay out of use."""
-        self.review = PinReview()
-        """What differs from the pins."""
-        self._listed: tuple[Sequence[Any], str] | None = None
-        self._changed = anyio.Event()
-
-    async def hold(self, entries: Sequence[Any], instructions: str) -> PinReview:
-        """Review a list before it is used."""
-        if self._store is not None:
-            self.review = await self._store.review(self._server, entries, instructions, hold_findings=True)
-            log_changes(self._server, self.review)
-        return self.review
-
-    def listed(self, entries: Sequence[Any], instructions: str) -> None:
-        """Have a list reviewed that is in use already."""
-        if self._store is not None and not self.holds:
-            self._listed = (entries, instructions)
-            self._changed.set()
-
-    async def run(self, list_again: Callable[[], None]) -> None:
-        """Review lists; call `list_again` when a held change was trusted."""
-        while self._store is not None:
-            if self.holds:
-                await self._wait_trusted(self._store)
-                list_again()
-                continue
-            await self._changed.wait()
-            self._changed = anyio.Event()
-            if self._listed is not None:
-                entries, instructions = self._listed
-                self._listed = None
-                await self._warn(self._store, entries, instructions)
-
-    async def _warn(self, store: PinStore, entries: Sequence[Any], instructions: str) -> None:
-        try:
-            self.review = await store.review(self._server, entries, instructions)
-        except ToolcribError as error:
-            logger.warning("the definitions of %s cannot be compared with their pins: %s", self._server, error)
-            return
-        log_changes(self._server, self.review)
-
-    async def _wait_trusted(self, store: PinStore) -> None:
-        before = await store.pins(self._server)
-        while True:
-            await anyio.sleep(_LOOK_S)
-            if self.review.changes and await store.pins(self._server) != before:
-                return
-
-    def note(self, tool: str) -> str:
-        """Why an earlier version of the tool is in use; empty if none is."""
-        change = self.review.changes.get(tool) if self.holds else None
-        return "" if change is None or change.old is None else f"{tool} changed: {change.why_held(self._server)}"

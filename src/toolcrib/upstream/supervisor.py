@@ -31,7 +31,7 @@ from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.pins import PinWatch
+from toolcrib.upstream.pin_watch import PinWatch
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
@@ -121,7 +121,7 @@ class Supervisor:
         self._has_catalog = False
         """Whether there are lists of this run or of an earlier one."""
         self._catalog = ServerCatalog(cache, options)
-        self.pins = PinWatch(None if cache is None else cache.pins, options)
+        self.pins = PinWatch(None if cache is None else cache.pins, options, self._tools_marked)
         self._may_reject_discover = True
         """Whether `server/discover` may be the reason for a server to close the connection."""
         self._wake_event = AutoResetEvent()
@@ -138,7 +138,7 @@ class Supervisor:
                 transport=options.transport,
             )
         )
-        self.document_lister = DocumentLister(options, fleet, self._documents_changed)
+        self.document_lister = DocumentLister(options, fleet, self._documents_changed, self.pins.hold_documents)
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
         self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_channel)
@@ -427,13 +427,22 @@ class Supervisor:
     def _documents_changed(self) -> None:
         if self.document_lister.documents is not None:
             self._catalog.save_documents(self.document_lister.documents)
-        self.status_store.update(self.status_store.status.state, tools_changed=True)
+            self.pins.documents_listed(self.document_lister.documents)
+        self.status_store.update(
+            self.status_store.status.state,
+            tools_changed=True,
+            rejected=(*self.tool_list.rejected, *self.pins.rejections()),
+        )
+
+    def _tools_marked(self) -> None:
+        self.status_store.update(self.status_store.status.state, marked=self.pins.marks)
 
     def _adopt(self, connection: Connection, tool_list: ToolList) -> bool:
         """Take the tool list over. Returns whether anything in it is new."""
         changed = not _same_tools(self.tool_list.tools, tool_list.tools)
         if not tool_list.problem:
-            self._catalog.save_tools(tool_list.definitions, connection.protocol_version, connection.info)
+            info = self.pins.in_use(connection.info)
+            self._catalog.save_tools(tool_list.definitions, connection.protocol_version, info)
             self.pins.listed(tool_list.definitions.entries, connection.info.instructions)
         # The definitions are in the cache, and not needed here any longer.
         self.tool_list = replace(tool_list, definitions=ToolDefinitions())
@@ -443,7 +452,7 @@ class Supervisor:
             tools_changed=changed,
             reason=tool_list.problem or self._explain_nothing(connection, tool_list),
             tools=len(tool_list.tools),
-            rejected=tool_list.rejected,
+            rejected=(*tool_list.rejected, *self.pins.rejections()),
             stale=False,
             cached=False,
             as_of=None,
@@ -451,7 +460,7 @@ class Supervisor:
             protocol=connection.protocol_version,
             sessions=self.sessions.rule.sessions,
             sessions_why=self.sessions.rule.why,
-            info=connection.info,
+            info=self.pins.in_use(connection.info),
             retry_at=None,
         )
         return changed
@@ -469,7 +478,7 @@ class Supervisor:
             if connection.can_subscribe:
                 group.start_soon(connection.follow_list_changes, self._fleet.listen_retry_s)
             group.start_soon(self._keep_current, connection)
-            group.start_soon(self.pins.run, connection.channel.refresh_needed.set)
+            group.start_soon(self.pins.run, connection.channel.list_again)
             group.start_soon(self.document_lister.maintain, connection)
             group.start_soon(self.subscriptions.maintain, connection)
             await connection.channel.closed.wait()
