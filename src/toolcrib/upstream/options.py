@@ -123,8 +123,9 @@ class LoginOptions:
 
 
 TrustMode = Literal["off", "warn", "hold"]
-LintMode = Literal["off", "mark", "hold"]
 """What follows from a changed definition: nothing, a warning, or that the trusted one stays in use."""
+LintMode = Literal["off", "mark", "hold"]
+"""What follows from a finding of the lint: nothing, a mark, or that the definition stays out of use."""
 
 
 @checked
