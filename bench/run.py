@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 ENVIRONMENT = HERE / ".venv"
-BENCHMARKS = ("cli.py", "layers.py", "overhead.py", "fleet.py", "discovery", "digest", "tenants", "sandbox")
+BENCHMARKS = ("start.py", "cli.py", "layers.py", "overhead.py", "fleet.py", "discovery", "digest", "tenants", "sandbox")
 """Files, and folders with a `__main__.py`."""
 RETRIEVAL = "retrieval"
 """A benchmark of several files, with options of its own. It takes long, and is run only where it is named."""

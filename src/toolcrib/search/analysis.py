@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.search.inflection import request_language, stop_words
+from toolcrib.search.inflection import TELLING_STOP_WORDS, request_language, stop_words
 from toolcrib.search.literals import FORMAT_KINDS
 from toolcrib.search.options import Field, FieldOptions
 from toolcrib.search.text import STOP_WORDS, TOKEN, WHOLE_NAME, split_identifier, stem
@@ -176,9 +176,9 @@ class WordStream:
 
     def add(self, numbers: Iterable[int]) -> None:
         """Append the numbers of the next tool."""
-        before = len(self.numbers)
-        self.numbers.extend(numbers)
-        self.lengths.append(len(self.numbers) - before)
+        added = [*numbers]
+        self.numbers.fromlist(added)
+        self.lengths.append(len(added))
 
 
 class ToolAnalyzer:
@@ -190,6 +190,7 @@ class ToolAnalyzer:
 
     __slots__ = (
         "_fillers",
+        "_foreign",
         "_numbers",
         "_stopped",
         "_vocabulary",
@@ -211,6 +212,8 @@ class ToolAnalyzer:
         self._numbers = _TokenNumbers(self._split)
         self._stopped: set[int] = set()
         """The numbers of stop words, which count in names but not in prose."""
+        self._foreign: set[int] = set()
+        """The numbers of words that only texts in other languages than English have."""
         self._fillers: frozenset[str] = frozenset()
         """The stop words of the language that the current tool is described in, if it is not English."""
         self.numbers = array("i")
@@ -225,10 +228,11 @@ class ToolAnalyzer:
     def add(self, position: int, tool: Tool) -> None:
         """Analyze the tool at a position."""
         found: dict[Field, list[int]] = {}
-        memo = self._numbers.__getitem__
-        self._read_language(tool.description)
+        begin = self._read(tool.description[:_MAX_SENTENCE])
+        self._find_fillers(begin, accented=not tool.description.isascii())
+        is_short = len(tool.description) <= _MAX_SENTENCE
         for field, text in field_texts(tool):
-            numbers = found[field] = [*chain.from_iterable(map(memo, TOKEN.findall(text)))]
+            numbers = found[field] = begin if is_short and field is Field.DESCRIPTION else self._read(text)
             self._span(position, field, self._telling(numbers) if field in _PROSE else numbers)
         name = found[Field.NAME]
         if len(name) > 1:
@@ -241,7 +245,8 @@ class ToolAnalyzer:
         parameters = found.get(Field.PARAMETERS, [])
         beside = [found[field] for field in _CONTEXT_FIELDS if field in found]
         self.name.add(name[:MAX_NAME_WORDS])
-        self.sentence.add(islice(dict.fromkeys(self._first_sentence(tool.description)), MAX_SENTENCE_WORDS))
+        sentence = self._first_sentence(tool.description, description)
+        self.sentence.add(islice(dict.fromkeys(sentence), MAX_SENTENCE_WORDS))
         told = self._telling(description) if self._fillers else description
         self.body.add(chain(name, *beside, told[:_MAX_BODY_WORDS], parameters[:_MAX_BODY_PARAMETERS]))
         self.description.add(self._telling(description[:_MAX_PHRASE_WORDS]))
@@ -250,9 +255,16 @@ class ToolAnalyzer:
             reduce(or_, [FORMAT_KINDS.get(known, 0) for known in parameter_formats(tool.input_schema)], 0)
         )
 
-    def _first_sentence(self, text: str) -> list[int]:
-        sentence = _SENTENCE_END.split(text.lstrip()[:_MAX_SENTENCE], maxsplit=1)[0]
-        return self._telling(chain.from_iterable(map(self._numbers.__getitem__, TOKEN.findall(sentence))))
+    def _read(self, text: str) -> list[int]:
+        """The numbers of the words of a text."""
+        return [*chain.from_iterable(map(self._numbers.__getitem__, TOKEN.findall(text)))]
+
+    def _first_sentence(self, text: str, numbers: list[int]) -> list[int]:
+        """The telling words of the first sentence of a text with these words."""
+        begin = text.lstrip()[:_MAX_SENTENCE]
+        sentence = _SENTENCE_END.split(begin, maxsplit=1)[0]
+        is_whole = len(sentence) == len(begin) < _MAX_SENTENCE
+        return self._telling(numbers if is_whole else self._read(sentence))
 
     def _telling(self, numbers: Iterable[int]) -> list[int]:
         stopped = self._stopped
@@ -262,15 +274,16 @@ class ToolAnalyzer:
             return [number for number in found if words[number] not in self._fillers]
         return found
 
-    def _read_language(self, description: str) -> None:
-        words = [
-            self._vocabulary.words[n]
-            for n in chain.from_iterable(map(self._numbers.__getitem__, TOKEN.findall(description[:_MAX_SENTENCE])))
-        ]
-        self._fillers = stop_words(request_language(words, accented=not description.isascii()))
+    def _find_fillers(self, numbers: list[int], *, accented: bool) -> None:
+        """Find the stop words of the language in which a description begins with these words."""
+        if self._foreign.isdisjoint(numbers):  # as nearly always
+            self._fillers = stop_words("")
+        else:
+            words = map(self._vocabulary.words.__getitem__, numbers)
+            self._fillers = stop_words(request_language(words, accented=accented))
 
     def _span(self, position: int, field: Field, numbers: list[int]) -> None:
-        self.numbers.extend(numbers)
+        self.numbers.fromlist(numbers)
         self.positions.append(position)
         self.fields.append(field)
         self.lengths.append(len(numbers))
@@ -284,6 +297,8 @@ class ToolAnalyzer:
             number = self._vocabulary.number(word, stem(word))
         if word in STOP_WORDS:
             self._stopped.add(number)
+        if word in TELLING_STOP_WORDS:
+            self._foreign.add(number)
         return number
 
 

@@ -86,6 +86,7 @@ def prepare(index: Index) -> None:
         prepare_segment(segment, index.model.table)
         _folded_names(part, part.visible)
         _name_words(part, part.visible)
+    search(index, SearchRequest(queries=("prepare",)), embedded={})  # loads what the first search would
 
 
 def request_texts(

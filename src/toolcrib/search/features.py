@@ -16,7 +16,7 @@ from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAna
 from toolcrib.search.embedding import ComputedVectors, NoVectors, ToolVectors, tool_text, unknown_rows
 from toolcrib.search.intent import TOOL_VERBS
 from toolcrib.search.literals import PARAMETER_KINDS
-from toolcrib.search.text import STOP_WORDS
+from toolcrib.search.text import STOP_WORDS, WHOLE_NAME
 from toolcrib.search.vectors import (
     COARSE_COMPONENTS,
     Embedder,
@@ -406,9 +406,11 @@ class SemanticModel:
         self, analysis: ToolAnalyzer, vocabulary: Vocabulary, tools: Sequence[Tool]
     ) -> tuple[WordFeatures, ToolFeatures]:
         """Compute the features of the words of a vocabulary, and of the analyzed tools in their order."""
-        vectors = self.table.word_vectors(vocabulary.words)
-        weights = self.word_weights(vocabulary.words)
-        english = [(self.table.translation(word) or (word,))[0] for word in vocabulary.words]
+        # Whole names are no words of any language: looking them up would take as long as all words together.
+        words = ["" if word.startswith(WHOLE_NAME) else word for word in vocabulary.words]
+        vectors = self.table.word_vectors(words)
+        weights = self.word_weights(words)
+        english = [(self.table.translation(word) or (word,))[0] for word in words]
         rows = tool_features(analysis, vocabulary, english, vectors, weights, self.embed_tools(tools))
         return word_features(vocabulary, vectors), rows
 

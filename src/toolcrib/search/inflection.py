@@ -84,7 +84,8 @@ _STOPS: Final[Mapping[str, frozenset[str]]] = {
 _TELLING: Final[Mapping[str, frozenset[str]]] = {language: words - _ENGLISH for language, words in _STOPS.items()}
 """The stop words that tell a language from English."""
 
-_ANY_TELLING: Final = frozenset().union(*_TELLING.values())
+TELLING_STOP_WORDS: Final[frozenset[str]] = frozenset().union(*_TELLING.values())
+"""The words without which `request_language` finds nothing but English."""
 
 _ENGLISH_TELLING: Final = _ENGLISH - frozenset().union(*_STOPS.values())
 """Words that only English requests have."""
@@ -107,7 +108,7 @@ def request_language(words: Iterable[str], *, accented: bool) -> str:
     ''
     """
     asked = set(words)
-    if asked.isdisjoint(_ANY_TELLING):
+    if asked.isdisjoint(TELLING_STOP_WORDS):
         return ""
     counts = {language: len(asked & stops) for language, stops in _TELLING.items()}
     best = max(counts, key=counts.__getitem__)

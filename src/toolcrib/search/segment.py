@@ -24,7 +24,7 @@ Bools = npt.NDArray[np.bool_]
 
 Array = npt.NDArray[Any]
 
-ANALYSIS_VERSION = 1
+ANALYSIS_VERSION = 2
 """The way in which a segment is computed from its tools. Another number makes saved segments worthless, so it has to
 be raised with every change to what `Segment.arrays` returns for the same tools.
 """

@@ -1,0 +1,134 @@
+"""How soon programs are ready: imports, and the first HTTP answer of a server, beside `fastmcp` in one run.
+
+Commands take turns, and each round starts every one of them once. The figures are the quickest round: wall time and
+processor time in seconds, and their ratios to importing numpy and to fastmcp doing the same. A server is ready when it
+gives its first answer to a request, whatever that is. `--rounds N` sets how many rounds there are. Linux only.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+FASTMCP_SERVER = """
+import sys
+from fastmcp import FastMCP
+mcp = FastMCP("one")
+@mcp.tool
+def greet(person: str) -> str:
+    return f"Hello, {person}."
+mcp.run(transport="http", host="127.0.0.1", port=int(sys.argv[1]), show_banner=False)
+"""
+TOOLBOX = Path(__file__).parents[1] / "tests" / "cli" / "toolbox_server.py"
+TOO_LONG_S = 60.0
+Figures = tuple[float, float]
+"""Wall time and processor time, in seconds."""
+
+
+def imports() -> dict[str, Sequence[str]]:
+    """A command for each import."""
+    texts = ("import numpy", "from toolcrib import App", "from fastmcp import FastMCP")
+    return {text: [sys.executable, "-c", text] for text in texts}
+
+
+def servers(folder: Path) -> dict[str, Sequence[str]]:
+    """A command for each server over HTTP; the port is appended."""
+    (folder / "empty.json").write_text('{"mcpServers": {}}')
+    one = {"mcpServers": {"box": {"command": sys.executable, "args": [str(TOOLBOX)]}}}
+    (folder / "one.json").write_text(json.dumps(one))
+    serve = [sys.executable, "-m", "toolcrib", "serve", "--config"]
+    return {
+        "fastmcp with one tool": [sys.executable, "-c", FASTMCP_SERVER],
+        "toolcrib serve, no server": [*serve, str(folder / "empty.json"), "--http"],
+        "toolcrib serve, one server": [*serve, str(folder / "one.json"), "--http"],
+    }
+
+
+def finished(command: Sequence[str], environ: Mapping[str, str]) -> Figures:
+    """Run a command to its end."""
+    begun = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    if status:
+        raise RuntimeError(f"{' '.join(command)} failed")
+    return time.perf_counter() - begun, usage.ru_utime + usage.ru_stime
+
+
+def answered(command: Sequence[str], environ: Mapping[str, str]) -> Figures:
+    """Start a server, wait for its first answer, and stop it; the processor time is that of its process until then."""
+    port = free_port()
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ, start_new_session=True
+    )
+    try:
+        while not has_answered(port):
+            if process.poll() is not None or time.perf_counter() - begun > TOO_LONG_S:
+                raise RuntimeError(f"{' '.join(command)} gave no answer")
+            time.sleep(0.002)
+        return time.perf_counter() - begun, cpu_s(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(TOO_LONG_S)
+
+
+def has_answered(port: int) -> bool:
+    """Whether a server answers a request at this port."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=TOO_LONG_S) as client:
+            client.sendall(b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            return client.recv(12).startswith(b"HTTP/1.1")
+    except ConnectionError:
+        return False
+
+
+def free_port() -> int:
+    """A port that nothing listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time that a process has taken. Linux only."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Run every command in turn, several rounds, and print the best of each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    best: dict[str, Figures] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environ = {**os.environ, "XDG_STATE_HOME": str(folder), "FASTMCP_CHECK_FOR_UPDATES": "off"}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        for number in range(rounds + 1):  # the first one writes byte code
+            kinds = [(imports(), finished), (servers(folder), answered)]
+            for task, command, run in [(task, of[task], run) for of, run in kinds for task in of]:
+                now, kept = run(command, environ), best.get(task, (9e9, 9e9))
+                if number:
+                    best[task] = min(now[0], kept[0]), min(now[1], kept[1])
+    numpy = best["import numpy"]
+    print(f"seconds, best of {rounds}; load {os.getloadavg()[0]:.1f}\n")
+    print(f"{'':30}{'wall':>7}{'/numpy':>8}{'/fastmcp':>10}{'cpu':>7}{'/numpy':>8}{'/fastmcp':>10}")
+    for task, (wall, cpu) in best.items():
+        peer = best["from fastmcp import FastMCP" if "import" in task else "fastmcp with one tool"]
+        print(
+            f"{task:30}{wall:7.2f}{wall / numpy[0]:8.1f}{wall / peer[0]:10.2f}"
+            f"{cpu:7.2f}{cpu / numpy[1]:8.1f}{cpu / peer[1]:10.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
