@@ -12,13 +12,14 @@ import anyio
 import mcp
 import mcp_types
 import pytest
+import uvicorn
 from mcp.client.sse import sse_client
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from tests.reference.support import call, names, over_http, text_in
-from tests.server.conftest import at_address
+from tests.server.conftest import at_address, until
 from tests.upstream.support import SERVERS
 
 import toolcrib
@@ -484,6 +485,21 @@ async def test_serve_sse_is_the_older_transport_with_its_two_endpoints() -> None
         async with reg, at_address(reg.serve_sse()) as address:
             async with mcp.Client(sse_client(f"{address}/sse"), mode="legacy") as client:
                 assert await names(client) == ["utility__echo"]
+
+
+async def test_one_app_serves_both_transports() -> None:
+    app = registry().serve_http_and_sse()
+    server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="on", log_level="warning"))
+    with anyio.fail_after(20), server.config.bind_socket() as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.serve, [listener])
+            await until(lambda: server.started)
+            async with mcp.Client(sse_client(f"{address}/sse"), mode="legacy") as client:
+                assert await names(client) == ["utility__echo"]
+            async with mcp.Client(f"{address}/mcp") as client:
+                assert await names(client) == ["utility__echo"]
+            server.should_exit = True
 
 
 # -- the life cycle ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from toolcrib.errors import ExecutionFailed, ServerUnavailable
 from toolcrib.types import SESSION_META, Caller, Context, Object, ServerState, SessionClient
 from toolcrib.upstream import open_calls
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Streams
-from toolcrib.upstream.fleet import RemoteServer
+from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.forwarding import LogForwarder, RunningRequest, paused
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -447,6 +447,25 @@ async def test_an_open_call_of_another_gateway_is_continued_there() -> None:
     async with server_of(raw(discover="serve")) as server:
         repeated = replace(MODERN, input_responses={"q": {}}, request_state="open-call.theirs")
         assert await call_json(server, "ask_more", repeated) == [{"q": {}}, "open-call.theirs"]
+
+
+async def test_a_call_that_waits_for_a_person_is_finished_by_the_server_that_is_being_replaced() -> None:
+    with anyio.fail_after(20):
+        async with Fleet(FAST) as fleet:
+            before = raw(options={"asks": True})
+            await fleet.apply([before])
+            await fleet.settled()
+            (old,) = fleet.providers()
+            asked = await call(old, "ask_back", MODERN, **ELICIT)
+            await fleet.apply([replace(before, call_timeout_s=before.call_timeout_s + 1)])
+            (new,) = fleet.providers()
+            assert new is not old
+            answers = {key: {"action": "accept", "content": {"by": "a person"}} for key in asked.input_requests or {}}
+            repeated = replace(MODERN, input_responses=answers, request_state=asked.request_state)
+            assert await call_json(new, "ask_back", repeated, **ELICIT) == answers["q1"]
+            await fleet.settled()
+            with pytest.raises(ExecutionFailed, match="no longer open"):
+                await call(new, "ask_back", repeated, **ELICIT)
 
 
 @pytest.mark.parametrize("other", [of("2", is_modern=True), of("1", caller="bob", is_modern=True)])

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 import anyio
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcrib._version import VERSION
 from toolcrib.app import App
@@ -355,6 +356,13 @@ class Registry(AppRegistry, ToolDecorator):
         """Return an ASGI app for HTTP+SSE; it responds while the registry runs."""
         return self.app.sse_mount()
 
+    def serve_http_and_sse(self) -> ASGIApp:
+        """Return one ASGI app for both: HTTP+SSE at `/sse` below its mount, and streamable HTTP at every other path.
+
+        Served by itself, its lifespan starts and stops the registry.
+        """
+        return _BothTransports(self.serve_http(), self.serve_sse())
+
     def _check(self) -> None:
         if not self.app.running:
             raise NotStarted("The registry is not started.", hint="Use it inside `async with`, or call `start` first.")
@@ -402,6 +410,19 @@ def server_options(backend: BackendConfig) -> ServerOptions:
 
 _LIST_ATTEMPTS = 3
 """How often a list is read again from its beginning if it changes between two of its pages."""
+
+
+class _BothTransports:
+    """Serves HTTP+SSE at its two paths, and streamable HTTP at all others."""
+
+    def __init__(self, http: ASGIApp, sse: ASGIApp) -> None:
+        self._http = http
+        self._sse = sse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        is_sse = scope["type"] == "http" and (path.rstrip("/") == "/sse" or path.startswith("/messages/"))
+        await (self._sse if is_sse else self._http)(scope, receive, send)
 
 
 @checked(methods=("register", "register_tool", "unregister_tool", "search", "execute"))

@@ -126,8 +126,12 @@ class RemoteServer(Provider, ABC):
         """Refuse what waits for a connection, as none will come any more. Harmless after `run`, or twice."""
 
     @abstractmethod
+    def succeed(self, earlier: "RemoteServer | None") -> None:
+        """Pass answers on to calls that are open at the server that this one replaces; None once it has stopped."""
+
+    @abstractmethod
     async def wait_idle(self) -> None:
-        """Wait until no request of a caller is running."""
+        """Wait until no request of a caller is running, and none waits for a person's answer."""
 
     @abstractmethod
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
@@ -200,6 +204,7 @@ class _FleetMember:
         if self._predecessor is not None:
             await self._predecessor.gone()
             self._predecessor = None
+            self.server.succeed(None)
 
     def dismiss(self) -> None:
         self._scope.cancel()
@@ -291,7 +296,8 @@ class Fleet:
     def set_servers(self, servers: Iterable[ServerOptions]) -> None:
         """Start new servers, stop removed ones, restart changed ones, and leave the others alone.
 
-        A server is stopped once its running calls have finished, or after `drain_s`; new calls no longer reach it.
+        A server is stopped once its running calls have finished, or after `drain_s`; new calls no longer reach it, but
+        a person's answer reaches the call that waits for it.
         Does not wait for any of it. Must be called in the fleet's event loop. Raises `NameCollision` for a name used
         twice, and then changes nothing; raises `NotStarted` outside of `async with`.
         """
@@ -321,7 +327,10 @@ class Fleet:
     def _create(self, options: ServerOptions) -> _FleetMember:
         server = _create_server(options, self._options, self._cache, self._logins_for(options))
         self._unsubscribes[options.name] = server.subscribe(self._notify)
-        return _FleetMember(server, self._retiring.get(options.name))
+        predecessor = self._retiring.get(options.name)
+        if predecessor is not None:
+            server.succeed(predecessor.server)
+        return _FleetMember(server, predecessor)
 
     def _logins_for(self, options: ServerOptions) -> Logins | None:
         if options.auth is None or self._group is None:

@@ -133,6 +133,9 @@ class OpenCalls:
         self._what = what
         self._many = many
         self._open: dict[str, OpenCall] = {}
+        self._one_ended = anyio.Event()
+        self.earlier: OpenCalls | None = None
+        """Those of the server that this one replaces, until that has stopped."""
 
     async def begin(self, ctx: Context, work: Work) -> dict[str, Any]:
         """Run a request until its result or its first question. Raises what the work raises."""
@@ -149,6 +152,8 @@ class OpenCalls:
 
     async def _run(self, call: OpenCall, work: Work) -> None:
         await call.run(work)
+        self._one_ended.set()
+        self._one_ended = anyio.Event()
         if not call.waiting:
             await self._keep_outcome(call)
 
@@ -156,6 +161,22 @@ class OpenCalls:
         """Keep the outcome of a call whose client is away for a while."""
         await anyio.sleep(_OUTCOME_KEPT_S)
         self._open.pop(call.token, None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a call is open, so that a client may come back to it."""
+        return any(not call.is_over for call in self._open.values())
+
+    async def wait_over(self) -> None:
+        """Wait until no call is open any more."""
+        while self.is_waiting:
+            await self._one_ended.wait()
+
+    def holding(self, ctx: Context) -> "OpenCalls | None":
+        """Which open calls have the one that this request repeats: these, the earlier ones, or none."""
+        if ctx.request_state in self._open:
+            return self
+        return None if self.earlier is None else self.earlier.holding(ctx)
 
     async def resume(self, ctx: Context) -> dict[str, Any]:
         """Continue with the answers of a repeated request. Raises `ExecutionFailed` if it is no longer open."""

@@ -125,11 +125,17 @@ class UpstreamServer(RemoteServer):
         """Refuse what waits for a connection, as none will come any more."""
         self._supervisor.end()
 
+    def succeed(self, earlier: RemoteServer | None) -> None:
+        self._open_calls.earlier = earlier._open_calls if isinstance(earlier, UpstreamServer) else None  # noqa: SLF001 - of the same class
+
     async def wait_idle(self) -> None:
-        """Wait until no request of a caller is running."""
-        while self._running:
-            self._idle = self._idle or anyio.Event()
-            await self._idle.wait()
+        """Wait until no request of a caller is running, and none waits for a person's answer."""
+        while self._running or self._open_calls.is_waiting:
+            if self._running:
+                self._idle = self._idle or anyio.Event()
+                await self._idle.wait()
+            else:
+                await self._open_calls.wait_over()
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Its one status."""
@@ -150,6 +156,10 @@ class UpstreamServer(RemoteServer):
         `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for arguments that are not
         JSON.
         """
+        if is_open_call(ctx) and (earlier := self._open_calls.earlier) is not None:
+            holding = earlier.holding(ctx)
+            if holding is not None:
+                return self._read(_read_call, await holding.resume(ctx))
         connection = self._plain_connection(ctx)
         known = await self._listed_tools(ctx) if connection is None else self._supervisor.tool_list.by_name
         tool = known.get(name)
