@@ -101,3 +101,9 @@ except SystemExit as error:
     print(error.code)
 """
     assert "Run: pip install 'toolcrib-slim[server]'" in run_without_server(program)
+
+
+def test_no_starlette_is_admitted_whose_paths_a_host_header_can_change() -> None:
+    floors = [one for one in project(".")["dependencies"] if one.startswith("starlette")]
+    assert floors, "Starlette is a dependency"
+    assert all(tuple(map(int, one.partition(">=")[2].split("."))) >= (1, 0, 1) for one in floors)

@@ -853,6 +853,14 @@ async def test_more_sync_tools_than_threads_can_each_call_a_sync_tool(between: s
     assert most <= 8
 
 
+async def test_a_default_that_binds_a_loop_variable_keeps_its_value() -> None:
+    app = App()
+    for number in (1, 2):
+        app.register(Tool(name=f"tool_{number}"), lambda number=number: number)
+    with anyio.fail_after(5):
+        assert [(await app.call(f"tool_{number}", {})).data for number in (1, 2)] == [1, 2]
+
+
 async def test_a_handler_that_changes_its_arguments_does_not_change_the_callers() -> None:
     app, given = App(), {"filter": {"tags": ["a"]}}
 
