@@ -28,7 +28,8 @@ from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.http_transport import LoginNeeded
 from toolcrib.upstream.login_vault import LoginVault, Sealer, VaultKeyError, find_sealer
 from toolcrib.upstream.logins import PAGE_PATH, LoginService
-from toolcrib.upstream.oauth import Challenge, StoredLogin
+from toolcrib.upstream.oauth import StoredLogin
+from toolcrib.upstream.oauth_flows import Challenge
 from toolcrib.upstream.options import FleetOptions, LoginOptions, OAuthClientOptions, ServerOptions
 
 HERE = Context(caller=LOCAL)

@@ -33,7 +33,8 @@ from toolcrib.state.base import StateStore
 from toolcrib.types import Caller, Context, Object
 from toolcrib.upstream.http import WithTokens
 from toolcrib.upstream.login_vault import LoginPage, LoginVault, caller_of, login_key, principal_of
-from toolcrib.upstream.oauth import LoginFailed, OAuthTransport, ServerCredentials, StoredLogin
+from toolcrib.upstream.oauth import OAuthTransport, ServerCredentials, StoredLogin
+from toolcrib.upstream.oauth_flows import LoginFailed
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,8 @@ from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
 from toolcrib.upstream.http_transport import NoAccessToken
-from toolcrib.upstream.oauth import Challenge, FlowRunner, KeptTokens, LoginFailed, ServerCredentials
+from toolcrib.upstream.oauth import ServerCredentials
+from toolcrib.upstream.oauth_flows import Challenge, FlowRunner, KeptTokens, LoginFailed
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
 
