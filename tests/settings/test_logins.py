@@ -8,7 +8,7 @@ import pytest
 from tests.settings.conftest import Loading
 
 from toolcrib.errors import SettingsError
-from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
+from toolcrib.upstream.options import IdentityProviderOptions, LoginOptions, OAuthClientOptions, ServerOptions
 
 URL = "https://mcp.example/mcp"
 
@@ -45,6 +45,20 @@ def test_every_key_of_a_login_sets_its_option(loading: Loading) -> None:
         audience=("x",),
         allowed_hosts=("sso.internal",),
     )
+
+
+def test_an_identity_provider_has_credentials_of_its_own(loading: Loading) -> None:
+    provider = {"issuer": "https://idp.example", "clientId": "at-idp", "clientSecret": "${IDP}", "subject": "id_token"}
+    own = {"issuer": "https://a.example", "client_id": "me", "client_secret": "${SECRET}"}
+    auth = {"grant": "identity_assertion", **own, "identityProvider": provider}
+    found = entry(loading, auth, SECRET="s3cret", IDP="idp-s3cret").auth
+    assert found is not None
+    assert found.identity_provider == IdentityProviderOptions(
+        issuer="https://idp.example", client_id="at-idp", client_secret="idp-s3cret", subject="id_token"
+    )
+    assert "s3cret" not in repr(found)
+    literal = {**auth, "identityProvider": {**provider, "clientSecret": "literal-secret"}}
+    assert "does not belong in this file" in entry(loading, literal, SECRET="s3cret").problem
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -13,11 +13,18 @@ from toolcrib.ranges import Seconds, whole_from
 from toolcrib.settings.document import dotted
 from toolcrib.settings.env import VariableExpander
 from toolcrib.settings.validation import NonEmpty, Place, Table, checked, kind, validate
-from toolcrib.upstream.options import ClientAuthentication, Grant, LoginOptions, OAuthClientOptions
+from toolcrib.upstream.options import (
+    ClientAuthentication,
+    Grant,
+    IdentityProviderOptions,
+    LoginOptions,
+    OAuthClientOptions,
+)
 
 VAULT_KEY_VARIABLE: Final = "TOOLCRIB_VAULT_KEY"
 """The key that seals stored logins."""
 _OAUTH: Final = "oauth"
+_PROVIDER: Final = "identity_provider"
 _MAX_PORT: Final = 65535
 _KEY_FILE: Final = "logins.key"
 _SECRETS: Final = ("client_secret", "private_key")
@@ -40,6 +47,16 @@ def _url_problem(url: str) -> str:
 _Url = Annotated[NonEmpty, checked(_url_problem)]
 
 
+class IdentityProviderTable(Table):
+    """`auth.identity_provider` of a server's entry."""
+
+    issuer: _Url
+    client_id: NonEmpty
+    client_secret: NonEmpty
+    client_auth: ClientAuthentication | None = None
+    subject: Literal["access_token", "id_token"] | None = None
+
+
 class AuthTable(Table):
     """`auth` of a server's entry."""
 
@@ -56,6 +73,7 @@ class AuthTable(Table):
     parameters: dict[str, str] = Field(default_factory=dict)
     audience: tuple[NonEmpty, ...] = ()
     allowed_hosts: tuple[NonEmpty, ...] = ()
+    identity_provider: IdentityProviderTable | None = None
 
 
 class LoginsTable(Table):
@@ -75,6 +93,17 @@ class LoginsTable(Table):
         )
 
 
+def _fill(given: dict[str, Any], own: Place[AuthTable], expander: VariableExpander, *at: str) -> None:
+    """Expand the references in the texts of a table, and report secrets that are none."""
+    for name in (*_SECRETS, *_TEXTS):
+        text = given.get(name)
+        if text is None:
+            continue
+        if name in _SECRETS and not _REFERENCE.search(text):
+            own.add("is a secret, which does not belong in this file; write ${NAME} and set NAME", *at, name)
+        given[name] = expander.fill(text, dotted(("auth", *at, name)))
+
+
 def read_auth(value: Any, place: Place[Any], expander: VariableExpander) -> OAuthClientOptions | None:
     """How the tokens of an entry's server are obtained; None if the entry does not say."""
     if value is None:
@@ -86,13 +115,12 @@ def read_auth(value: Any, place: Place[Any], expander: VariableExpander) -> OAut
         return None
     own = validate(AuthTable, value, (*place.at, "auth"), place.problems)
     given = own.table.given()
-    for name in (*_SECRETS, *_TEXTS):
-        text = given.get(name)
-        if text is None:
-            continue
-        if name in _SECRETS and not _REFERENCE.search(text):
-            own.add("is a secret, which does not belong in this file; write ${NAME} and set NAME", name)
-        given[name] = expander.fill(text, dotted(("auth", name)))
+    _fill(given, own, expander)
+    provider = own.table.identity_provider
+    if provider is not None:
+        fields = provider.given()
+        _fill(fields, own, expander, _PROVIDER)
+        given[_PROVIDER] = IdentityProviderOptions(**fields)
     if "client_secret" in given and "issuer" not in given:
         own.warn("has a client_secret but no issuer, so the first login decides who gets it; name the issuer")
     try:

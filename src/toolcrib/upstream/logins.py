@@ -184,8 +184,7 @@ class LoginService:
         """Take the caller's own token over, for a server whose tokens depend on it. The local caller has none: it uses
         what lists the tools.
         """
-        grants = ("token_exchange", "forward")
-        if options.auth is not None and options.auth.grant in grants and not ctx.caller.is_local:
+        if options.auth is not None and options.auth.uses_callers_token and not ctx.caller.is_local:
             credentials: Any = self.credentials(options, ctx.caller)
             credentials.present(ctx.token, ctx.caller.issuer)
 

@@ -314,7 +314,7 @@ class StoredLogin(ServerCredentials):
             return False
         flow = PersonFlow(self.options, self._auth, login)
         try:
-            return await self.runner.send(await flow.revocation(login)) == httpx2.codes.OK
+            return (await self.runner.send(await flow.revocation(login))).status_code == httpx2.codes.OK
         except LoginFailed as error:
             logger.info("%s: the login was not revoked: %s", self.options.name, error.reason)
             return False

@@ -93,7 +93,8 @@ class FlowRunner:
     def __init__(self, options: ServerOptions) -> None:
         auth = options.auth or OAuthClientOptions()
         self._url = bare_url(options.url)
-        self._trusted = TrustedHosts((options.url, auth.issuer), auth.allowed_hosts)
+        provider = auth.identity_provider.issuer if auth.identity_provider is not None else ""
+        self._trusted = TrustedHosts((options.url, auth.issuer, provider), auth.allowed_hosts)
 
     async def run(
         self,
@@ -132,11 +133,11 @@ class FlowRunner:
         finally:
             _IN_FLOW.reset(token)
 
-    async def send(self, request: httpx2.Request) -> int:
-        """Send a single request, and return the status of its response. Raises `LoginFailed`."""
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a single request. Raises `LoginFailed`."""
         try:
             async with self._client() as client:
-                return (await client.send(request, follow_redirects=False)).status_code
+                return await client.send(request, follow_redirects=False)
         except httpx2.TransportError as error:
             raise LoginFailed(f"its authorization server cannot be used: {_transport_reason(error)}") from error
 

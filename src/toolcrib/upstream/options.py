@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
@@ -20,16 +20,30 @@ ProtocolName = Literal["auto", "2024-11-05", "2025-03-26", "2025-06-18", "2025-1
 """A version to speak, or `auto`: the newest that both sides know."""
 SessionMode = Literal["shared", "client"]
 """Whether all clients share one connection to a server, or each client's session has its own."""
-Grant = Literal["authorization_code", "client_credentials", "token_exchange", "forward"]
+Grant = Literal["authorization_code", "client_credentials", "token_exchange", "identity_assertion", "forward"]
 """How access tokens are obtained: a person logs in; by toolcrib's own credentials; in exchange for the caller's token;
-or the caller's own token is sent.
+by an assertion that the caller's identity provider gives for it; or the caller's own token is sent.
 """
+_CALLERS_GRANTS: Final = ("token_exchange", "identity_assertion", "forward")
 ClientAuthentication = Literal["client_secret_basic", "client_secret_post", "none"]
 _OWN_PARAMETERS = (
     *("response_type", "client_id", "redirect_uri", "state", "code_challenge", "code_challenge_method"),
     *("resource", "scope"),
 )
 """Parameters of a login page's address that toolcrib sets itself."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityProviderOptions:
+    """Where callers log in, and how toolcrib asks there for assertions of who they are."""
+
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    client_auth: ClientAuthentication = "client_secret_basic"
+    subject: Literal["access_token", "id_token"] = "access_token"
+    """Of what kind the tokens of callers are, which are exchanged for assertions."""
 
 
 @checked
@@ -42,7 +56,7 @@ class OAuthClientOptions:
     """Whether each caller logs in for themselves; then a shared login only lists the tools."""
     issuer: str = ""
     """The authorization server, which is then the only one that gets credentials. Without it, the server names one,
-    and the first login decides. `client_credentials` and `token_exchange` need it.
+    and the first login decides. Grants without a person need it, except `forward`.
     """
     client_id: str = ""
     """The id of a client that was registered in advance; without it, toolcrib registers itself."""
@@ -65,6 +79,8 @@ class OAuthClientOptions:
     """`forward`: what the token's `aud` must hold, all of it: this gateway and the server. `token_exchange`: the
     audience to ask for.
     """
+    identity_provider: IdentityProviderOptions | None = None
+    """`identity_assertion`: who vouches for callers."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts of an authorization server that may have a private address."""
 
@@ -84,8 +100,14 @@ class OAuthClientOptions:
             "client_credentials needs issuer, client_id, and client_secret or private_key": (
                 grant == "client_credentials" and not (self.issuer and self.client_id and (secret or self.private_key))
             ),
-            "token_exchange needs issuer, client_id and client_secret": (
-                grant == "token_exchange" and not (self.issuer and self.client_id and secret)
+            f"{grant} needs issuer, client_id and client_secret": (
+                grant in ("token_exchange", "identity_assertion") and not (self.issuer and self.client_id and secret)
+            ),
+            "identity_assertion needs identity_provider, with issuer, client_id and client_secret": (
+                grant == "identity_assertion" and not _is_complete(self.identity_provider)
+            ),
+            "identity_provider is for identity_assertion": (
+                self.identity_provider is not None and grant != "identity_assertion"
             ),
             "forward needs audience, with the names of this gateway and of the server that a token must have": (
                 grant == "forward" and len(set(self.audience)) < 2  # noqa: PLR2004 - one name each
@@ -96,7 +118,16 @@ class OAuthClientOptions:
     @property
     def for_each_caller(self) -> bool:
         """Whether callers have tokens, and connections, of their own."""
-        return self.per_caller or self.grant in ("token_exchange", "forward")
+        return self.per_caller or self.uses_callers_token
+
+    @property
+    def uses_callers_token(self) -> bool:
+        """Whether the tokens for the server depend on the token that a caller was authenticated by."""
+        return self.grant in _CALLERS_GRANTS
+
+
+def _is_complete(provider: IdentityProviderOptions | None) -> bool:
+    return provider is not None and bool(provider.issuer and provider.client_id and provider.client_secret)
 
 
 @checked

@@ -24,6 +24,7 @@ from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
 from toolcrib.upstream.http_transport import NoAccessToken
+from toolcrib.upstream.identity_assertion import ACCESS_TOKEN, EXCHANGE, AssertionFlow
 from toolcrib.upstream.oauth import ServerCredentials
 from toolcrib.upstream.oauth_flows import Challenge, FlowRunner, KeptTokens, LoginFailed
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
@@ -32,8 +33,6 @@ from toolcrib.upstream.redact import bare_url
 _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.2
 """A token is replaced a minute before it expires, but not before it has used up four fifths of its time."""
-_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-_ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - its type
 _JWT_PARTS: Final = 3
 _NO_TOKEN: Final = "the caller has no token that could be used for it"  # noqa: S105 - a message
 
@@ -44,6 +43,8 @@ def make_credentials(options: ServerOptions, auth: OAuthClientOptions, principal
         return ForwardedToken(auth)
     if auth.grant == "token_exchange" and principal:
         return ExchangedToken(options, auth)
+    if auth.grant == "identity_assertion" and principal:
+        return AssertedToken(options, auth)
     return OwnToken(options, auth)
 
 
@@ -141,7 +142,7 @@ class ExchangedToken(_CallersToken, _FetchedToken):
 
     def __init__(self, options: ServerOptions, auth: OAuthClientOptions) -> None:
         super().__init__(options)
-        self._url = bare_url(options.url)
+        self._options = options
         self._auth = auth
         self._exchanged = b""
         """Digest of the token that was exchanged."""
@@ -163,7 +164,7 @@ class ExchangedToken(_CallersToken, _FetchedToken):
         self._exchanged, self._token = _digest(self._subject), None
         found = await self._fetch(Challenge())
         if found is None:
-            raise NoAccessToken("no access token: its authorization server gave none in exchange")
+            raise NoAccessToken("no access token: its authorization server gave none for the caller's")
         return found
 
     def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:  # noqa: ARG002 - of the base class
@@ -172,7 +173,14 @@ class ExchangedToken(_CallersToken, _FetchedToken):
         async def subject_token(_: str, __: str) -> str:
             return subject
 
-        return _ExchangeFlow(self._url, kept, self._auth, subject_token)
+        return _ExchangeFlow(bare_url(self._options.url), kept, self._auth, subject_token)
+
+
+class AssertedToken(ExchangedToken):
+    """A token that the authorization server gives for an assertion of the caller's identity provider."""
+
+    def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:  # noqa: ARG002 - of the base class
+        return AssertionFlow(self._options, self._auth, kept, self._subject)
 
 
 class _ExchangeFlow(IdentityAssertionOAuthProvider):
@@ -187,7 +195,7 @@ class _ExchangeFlow(IdentityAssertionOAuthProvider):
     def _build_token_request(self, scope: str | None, assertion: str) -> httpx2.Request:
         request = super()._build_token_request(scope, assertion)
         form = dict(parse_qsl(request.content.decode()))
-        form |= {"grant_type": _EXCHANGE, "subject_token": form.pop("assertion"), "subject_token_type": _ACCESS_TOKEN}
+        form |= {"grant_type": EXCHANGE, "subject_token": form.pop("assertion"), "subject_token_type": ACCESS_TOKEN}
         headers = {name: request.headers[name] for name in ("authorization", "content-type") if name in request.headers}
         data: dict[str, Any] = {**form, **({"audience": list(self._audience)} if self._audience else {})}
         return httpx2.Request("POST", request.url, data=data, headers=headers)
