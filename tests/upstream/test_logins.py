@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -273,6 +273,29 @@ async def test_a_browser_may_come_back_to_any_process(tmp_path: Path) -> None:
             await deliver(LoginService(elsewhere, PUBLIC), await page_of(server))
             await until(server, lambda: server.status.state is ServerState.READY)
             assert (await call(server, "whoami", HERE)).is_error is False
+
+
+async def test_an_authorization_server_that_takes_no_resource_is_not_sent_one() -> None:
+    async with world() as it:
+        it.issuer.clients["main"] = replace(MAIN)
+        own: dict[str, Any] = {"issuer": it.issuer.issuer, "client_id": "main", "client_secret": "main-secret"}
+        own["resource"] = False
+        async with it.connected(**own) as (server, service):
+            await browse(await page_of(server))
+            await service.wait_ended(HERE, server.options, 10)
+            login = await it.stored(**own).current()
+            assert login is not None
+            await LoginVault(it.store, it.options.logins).refresh(it.stored().key, login, it.stored(**own)._fetch)
+        for caller in (None, ANN.caller):
+            exchange = it.server(grant="token_exchange", **own)
+            tokens: Any = service.credentials(exchange, caller)
+            tokens.present("token-of-ann", None)
+            with suppress(httpx2.TransportError):  # this one wants to know the resource for an exchange
+                assert await tokens.answer(Challenge(), None) or await tokens.token()
+        asked = [form for path, form in it.issuer.requests if path in ("/authorize", "/token")]
+        grants = {form.get("grant_type", "").rpartition(":")[2] for form in asked}
+        assert {"", "authorization_code", "refresh_token", "client_credentials", "token-exchange"} <= grants
+        assert not [form for form in asked if "resource" in form]
 
 
 # -- tokens without a person -------------------------------------------------------------------------------------------

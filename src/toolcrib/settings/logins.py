@@ -71,6 +71,7 @@ class AuthTable(Table):
     client_metadata_url: NonEmpty | None = None
     scopes: tuple[NonEmpty, ...] = ()
     parameters: dict[str, str] = Field(default_factory=dict)
+    resource: bool | None = None
     audience: tuple[NonEmpty, ...] = ()
     allowed_hosts: tuple[NonEmpty, ...] = ()
     identity_provider: IdentityProviderTable | None = None

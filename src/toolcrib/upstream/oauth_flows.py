@@ -201,6 +201,11 @@ class KeptTokens:
         """Nothing: the flow itself knows its client."""
 
 
+def name_no_resource(flow: OAuthClientProvider) -> None:
+    """Have a flow ask for tokens without naming the server: some authorization servers refuse that."""
+    flow.context.should_include_resource_param = lambda *_, **__: False  # type: ignore[method-assign]
+
+
 class PersonFlow(OAuthClientProvider):
     """The flow with a login page. Begins with what an earlier login knows, and is good for one login or refresh."""
 
@@ -228,6 +233,8 @@ class PersonFlow(OAuthClientProvider):
         super().__init__(
             bare_url(options.url), metadata, self.kept, self._to_page, self._from_page, auth.client_metadata_url or None
         )
+        if not auth.resource:
+            name_no_resource(self)
 
     async def _initialize(self) -> None:
         """Take over what the earlier login knows: the SDK would ask for the tokens only, and then take the server for

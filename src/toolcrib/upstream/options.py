@@ -75,6 +75,8 @@ class OAuthClientOptions:
     """The scopes to ask for; by default, those that the server names."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """More parameters for the address of the login page, such as `access_type`."""
+    resource: bool = True
+    """Whether to name the server when asking for a token (RFC 8707); otherwise the scopes say what it is for."""
     audience: tuple[str, ...] = ()
     """`forward`: what the token's `aud` must hold, all of it: this gateway and the server. `token_exchange`: the
     audience to ask for.
@@ -111,6 +113,9 @@ class OAuthClientOptions:
             ),
             "forward needs audience, with the names of this gateway and of the server that a token must have": (
                 grant == "forward" and len(set(self.audience)) < 2  # noqa: PLR2004 - one name each
+            ),
+            "identity_assertion names the server always, so resource cannot be false": (
+                grant == "identity_assertion" and not self.resource
             ),
             "per_caller is for logins of people": self.per_caller and grant != "authorization_code",
         }

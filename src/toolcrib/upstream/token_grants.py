@@ -26,7 +26,7 @@ from pydantic_core import from_json
 from toolcrib.upstream.http_transport import NoAccessToken
 from toolcrib.upstream.identity_assertion import ACCESS_TOKEN, EXCHANGE, AssertionFlow
 from toolcrib.upstream.oauth import ServerCredentials
-from toolcrib.upstream.oauth_flows import Challenge, FlowRunner, KeptTokens, LoginFailed
+from toolcrib.upstream.oauth_flows import Challenge, FlowRunner, KeptTokens, LoginFailed, name_no_resource
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
 
@@ -102,6 +102,12 @@ class OwnToken(_FetchedToken):
         """Do nothing: calls without a caller of their own, such as those over stdio, are toolcrib's."""
 
     def _flow(self, kept: KeptTokens, challenge: Challenge) -> OAuthClientProvider:
+        flow = self._sdk_flow(kept, challenge)
+        if not self._auth.resource:
+            name_no_resource(flow)
+        return flow
+
+    def _sdk_flow(self, kept: KeptTokens, challenge: Challenge) -> OAuthClientProvider:
         auth, scope = self._auth, self._scope or None
         if challenge.is_step_up:
             self._scope = " ".join(dict.fromkeys((*self._scope.split(), *challenge.scope.split())))
@@ -191,10 +197,13 @@ class _ExchangeFlow(IdentityAssertionOAuthProvider):
         scope = " ".join(auth.scopes) or None
         super().__init__(url, kept, auth.client_id, auth.client_secret, auth.issuer, subject_token, scope, method)
         self._audience = auth.audience
+        self._names_resource = auth.resource
 
     def _build_token_request(self, scope: str | None, assertion: str) -> httpx2.Request:
         request = super()._build_token_request(scope, assertion)
         form = dict(parse_qsl(request.content.decode()))
+        if not self._names_resource:
+            form.pop("resource", None)
         form |= {"grant_type": EXCHANGE, "subject_token": form.pop("assertion"), "subject_token_type": ACCESS_TOKEN}
         headers = {name: request.headers[name] for name in ("authorization", "content-type") if name in request.headers}
         data: dict[str, Any] = {**form, **({"audience": list(self._audience)} if self._audience else {})}
