@@ -24,6 +24,7 @@ from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.ranges import Constraint
 
 _T = TypeVar("_T", bound=Callable[..., Any])
+_R = TypeVar("_R")
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 _MAX_SHOWN: Final = 40
@@ -433,6 +434,30 @@ def checked(
         return made
 
     return decorate if target is None else decorate(target)
+
+
+def unchecked(made: Callable[..., _R]) -> Callable[..., _R]:
+    """The constructor of a checked class without its checks, where arguments are known to fit.
+
+    >>> @checked
+    ... class Garden:
+    ...     def __init__(self, name: str) -> None:
+    ...         self.name = name
+    >>> unchecked(Garden)(name="south").name
+    'south'
+    """
+    init: Callable[..., None] = vars(made)["__init__"].__wrapped__
+
+    def construct(**fields: Any) -> _R:
+        new: Any = _new(made)
+        init(new, **fields)
+        made_one: _R = new
+        return made_one
+
+    return construct
+
+
+_new: Final[Callable[[Any], Any]] = object.__new__
 
 
 def _constructor(made: type, error: type[ToolcribError]) -> Callable[..., Any]:

@@ -17,11 +17,14 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION, M
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
+from toolcrib.checks import unchecked
 from toolcrib.errors import UpstreamError
 from toolcrib.formats.mcp import read_entry
 from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
 
+_new_result: Final = unchecked(ToolResult)
+"""For results whose parts have been looked at."""
 _KNOWN_BLOCKS: Final = {
     "2024-11-05": frozenset({"text", "image", "resource"}),
     "2025-03-26": frozenset({"text", "image", "resource", "audio"}),
@@ -122,7 +125,7 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
     content = raw.get("content", [])
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise UpstreamError("The server returned a result whose content is not a list of blocks.")
-    return ToolResult(
+    return _new_result(
         content=tuple(content),
         structured=raw.get("structuredContent"),
         is_error=raw.get("isError") is True,

@@ -18,7 +18,8 @@ from toolcrib.errors import ExecutionFailed, ToolNotFound
 from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.lifespan import AsgiApp
-from toolcrib.server.options import HttpOptions
+from toolcrib.server.options import HttpOptions, Token
+from toolcrib.server.process import InFlightRequests
 from toolcrib.server.sessions import SessionManager
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
@@ -206,6 +207,32 @@ MESSAGES: list[dict[str, Any]] = [
 BODIES = [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"id":' * 2_000, b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]']
 
 
+def unusual_texts() -> Iterator[bytes]:
+    """Requests that are well formed but for how they are encoded, and values that only some parsers take for JSON."""
+    plain = call("checked", {"text": "0"}).content()
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1"):
+        yield plain.decode().encode(encoding)
+    yield plain.replace(b'"0"', '"é"'.encode("latin-1"))
+    for value in (
+        b"NaN",
+        b"-Infinity",
+        b"1e400",
+        b'"\\ud83d"',
+        b'"\\uD83D x"',
+        b'"\\ud83e\\udd80"',
+        b"9" * 5_000,
+        b"0" * 3,
+        b"'0'",
+    ):
+        yield plain.replace(b'"0"', value)
+    yield plain.replace(b'"text": "0"', b'"text": "0", "text": "1"')
+    yield plain.replace(b'"text": "0"', b'"text": "0", "a": NaN')
+    yield plain.replace(b'"text": "0"', b'"text": "0", "a": 1e400')
+    yield plain.replace(b'"text": "0"', b'"text": "0", "a": "\\udead"')
+    yield plain.replace(b'"0"', b'"a\tb"')
+    yield b"\n\t " + plain + b"\r\n"
+
+
 def generated() -> Iterator[Exchange]:
     """Requests of which one part or two are unusual."""
     yield from VALID
@@ -217,8 +244,8 @@ def generated() -> Iterator[Exchange]:
         yield listing(envelope=envelope, headers={"accept": "application/json"})
     for message in MESSAGES:
         yield call("failed", message=message)
-    for body in BODIES:
-        yield call("plain", body=body)
+    for body in [*BODIES, *unusual_texts()]:
+        yield call("checked", body=body)
     for name in ("mcp-name", "mcp-method", "mcp-protocol-version", "accept", "content-type"):
         yield call("plain", twice=(name, "plain"))
     chance = random.Random(17)  # noqa: S311 - the same requests each time
@@ -237,6 +264,25 @@ def generated() -> Iterator[Exchange]:
         )
 
 
+def scope_of(exchange: Exchange) -> dict[str, Any]:
+    """The scope of a request as the server of the process makes it."""
+    return {
+        "type": "http",
+        "method": exchange.verb,
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [*exchange.head(), (b"content-length", b"%d" % len(exchange.content()))],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+        "scheme": "http",
+        "http_version": "1.1",
+        "asgi": {"version": "3.0"},
+        "state": {},
+    }
+
+
 @dataclass
 class Both:
     """An app, and how many of its requests the SDK's transport has answered."""
@@ -245,8 +291,11 @@ class Both:
     app: AsgiApp
     by_sdk: int = 0
 
-    async def ask(self, exchange: Exchange) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        """The status, headers and body of the response."""
+    async def ask(
+        self, exchange: Exchange, *, mounted: bool = False, through: InFlightRequests | None = None
+    ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """The status, headers and body of the response, of the app by itself or as another app may mount it."""
+        app = self.app if mounted else through or InFlightRequests(self.app)
         sent: list[Any] = []
         body = exchange.content()
         parts = [{"type": "http.request", "body": body, "more_body": False}]
@@ -257,18 +306,9 @@ class Both:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {
-            "type": "http",
-            "method": exchange.verb,
-            "path": "/mcp",
-            "raw_path": b"/mcp",
-            "query_string": b"",
-            "root_path": "",
-            "headers": [*exchange.head(), (b"content-length", b"%d" % len(body))],
-            "client": ("127.0.0.1", 1),
-        }
+        scope = scope_of(exchange)
         with anyio.fail_after(10):
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
         headers = sorted((name, value) for name, value in sent[0]["headers"] if name != b"mcp-session-id")
         return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
 
@@ -313,9 +353,56 @@ async def test_valid_requests_are_answered_directly(monkeypatch: pytest.MonkeyPa
     async with both(monkeypatch) as served:
         for exchange in VALID:
             assert (await served.ask(exchange))[0] in (200, 400), exchange
+            assert (await served.ask(exchange, mounted=True))[0] in (200, 400), exchange
         assert served.by_sdk == 0
         await served.ask_sdk(VALID[0])
         assert served.by_sdk == 1
+
+
+async def test_a_plain_request_passes_none_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with both(monkeypatch) as served:
+        passed: list[Any] = []
+
+        async def layers(*args: Any) -> None:
+            passed.append(args)
+            await inner(*args)
+
+        inner = served.app._app  # type: ignore[attr-defined]  # what the app wraps around its endpoint
+        monkeypatch.setattr(served.app, "_app", layers)
+        for exchange in (call("plain"), call("caller", headers={"mcp-session-id": "mine"}), listing()):
+            assert (await served.ask(exchange))[0] == 200
+        assert not passed
+        for unusual in ("host", "authorization"):
+            await served.ask(call("plain", headers={unusual: "unknown"}))
+        await served.ask(call("plain", headers={"origin": "http://127.0.0.1"}))
+        assert len(passed) == 3
+
+
+@pytest.mark.parametrize("tokens", [TOKENS, ()])
+async def test_a_shutdown_ends_a_plain_call_with_an_answer(tokens: tuple[Token, ...]) -> None:
+    begun = anyio.Event()
+
+    async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        begun.set()
+        await anyio.sleep_forever()
+        raise AssertionError("it was not cancelled")
+
+    async with crib(native("slow"), handler=wait, surfaces=["direct"]) as served:
+        app = http_app(served.server, HttpOptions(tokens=tokens), ready=lambda: (True, {}))
+        requests, found = InFlightRequests(app), Both(served, app)
+        async with app.running(), anyio.create_task_group() as group:
+            answers: list[tuple[int, Any, bytes]] = []
+
+            async def ask() -> None:
+                answers.append(await found.ask(call("slow"), through=requests))
+
+            group.start_soon(ask)
+            with anyio.fail_after(5):
+                await begun.wait()
+                requests.cancel_all()
+                await requests.wait_idle()
+        assert answers[0][0] == 503
+        assert b"shutting down" in answers[0][2]
 
 
 async def test_every_answer_is_that_of_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +411,7 @@ async def test_every_answer_is_that_of_the_sdk(monkeypatch: pytest.MonkeyPatch) 
         for exchange in generated():
             count += 1
             direct, by_sdk = await served.ask(exchange), await served.ask_sdk(exchange)
+            assert direct == await served.ask(exchange, mounted=True), exchange
             assert direct[0] == by_sdk[0], exchange
             assert parsed(direct) == parsed(by_sdk), exchange
             large = len(by_sdk[2]) > 16_000
@@ -393,7 +481,8 @@ async def test_clients_that_say_much_of_themselves_take_no_memory(monkeypatch: p
     assert kept < 5_000_000
 
 
-async def test_a_direct_call_ends_when_its_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_a_direct_call_ends_when_its_client_disconnects(*, mounted: bool) -> None:
     begun, ended = anyio.Event(), anyio.Event()
 
     async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -419,8 +508,7 @@ async def test_a_direct_call_ends_when_its_client_disconnects(monkeypatch: pytes
             async def send(message: Any) -> None:
                 raise AssertionError("the client has left")
 
-            scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": exchange.head()}
-            group.start_soon(app, scope, receive, send)
+            group.start_soon(app if mounted else InFlightRequests(app), scope_of(exchange), receive, send)
             with anyio.fail_after(5):
                 await ended.wait()
         assert ended.is_set()

@@ -132,23 +132,43 @@ class Session:
         The call path records each call itself (`by="call"`). A host that reports the same call again in the same turn
         does not count it twice.
         """
+        if by == "call":
+            self.record_call(tool_id, success=success)
+            return
         with self._lock:
-            record = self._records.setdefault(tool_id, _UsageRecord())
-            self._records.move_to_end(tool_id)
-            if record.last_used != self._turn:
-                record.unreported = 0
-            record.last_used = self._turn
-            if by == "host" and record.unreported:
+            record = self._used(tool_id)
+            if record.unreported:
                 record.unreported -= 1
                 return
-            record.unreported += by == "call"
-            record.calls += 1
-            if success:
-                record.successes += 1
-                record.last_success = self._turn
-            while len(self._records) > self._max_tools:
-                self._records.popitem(last=False)
-            self._boosts = None
+            self._count(record, success=success)
+
+    def record_call(self, tool_id: str, *, success: bool) -> bool:
+        """Record a use on the call path. Returns whether it is the tool's first success."""
+        with self._lock:
+            record = self._used(tool_id)
+            is_first = success and not record.successes
+            record.unreported += 1
+            self._count(record, success=success)
+        return is_first
+
+    def _used(self, tool_id: str) -> _UsageRecord:
+        record = self._records.get(tool_id)
+        if record is None:
+            record = self._records[tool_id] = _UsageRecord()
+        self._records.move_to_end(tool_id)
+        if record.last_used != self._turn:
+            record.unreported = 0
+        record.last_used = self._turn
+        return record
+
+    def _count(self, record: _UsageRecord, *, success: bool) -> None:
+        record.calls += 1
+        if success:
+            record.successes += 1
+            record.last_success = self._turn
+        while len(self._records) > self._max_tools:
+            self._records.popitem(last=False)
+        self._boosts = None
 
     def advance_turn(self) -> None:
         """Begin the user's next request."""

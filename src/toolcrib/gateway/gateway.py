@@ -222,6 +222,15 @@ class Gateway:
         """Return what the caller sees at this moment."""
         return (await self._view_and_failures(ctx))[0]
 
+    @property
+    def runs_own_code(self) -> bool:
+        """Whether nothing of the application runs in the pipeline of a call but its policy and its providers."""
+        return self._pipeline.runs_own_code
+
+    def settled_view(self, ctx: Context) -> View | None:
+        """What a caller without providers of its own sees; None if a change has to be waited for first."""
+        return self._shared_view(ctx) if self.refresher.is_ready else None
+
     def _shared_view(self, ctx: Context) -> View:
         """Return what the caller sees of the current snapshot."""
         snapshot = self.refresher.snapshot

@@ -264,6 +264,12 @@ class CatalogRefresher:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `wait_ready` would return at once."""
+        home = self._home
+        return home is not None and self._local_changes == self._local_applied and not home.loop.is_closed()
+
     async def wait_ready(self) -> None:
         """Wait for what this process has just registered itself; without `run`, for every change."""
         home = self._home

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from toolcrib.discovery.session import Session
@@ -110,12 +111,7 @@ class Sessions:
         if not self._options.learn or session_key(ctx) is None:
             return
 
-        def record(session: Session) -> bool:
-            known = session.stats(tool_id)
-            session.record(tool_id, success, by="call")
-            return success and not (known and known.success_count)
-
-        if await self.update(ctx, record):
+        if await self.update(ctx, lambda session: session.record_call(tool_id, success=success)):
             await self._used.record(ctx.caller, tool_id)
 
     async def get(self, ctx: Context) -> Session:
@@ -134,8 +130,8 @@ class Sessions:
             return change(Session())
 
         def changed(state: _SessionState | None) -> tuple[_SessionState, _T]:
-            state = replace(state or _SessionState(), active=self._wall())
-            return state, change(state.session)
+            session, turn = (Session(), None) if state is None else (state.session, state.turn)
+            return _SessionState(session, self._wall(), turn), change(session)
 
         return await self._states.update(key, changed, ttl_s=_KEEP_S)
 
@@ -184,4 +180,9 @@ def session_key(ctx: Context) -> str | None:
     """Return what identifies the session of a request; None if that cannot be known."""
     if ctx.session_handle is None and is_anonymous(ctx):
         return None
-    return canonical_json([*ctx.caller.key, ctx.session, ctx.session_handle])
+    return _encoded_key(*ctx.caller.key, ctx.session, ctx.session_handle)
+
+
+@lru_cache(maxsize=1024)
+def _encoded_key(*parts: str | None) -> str | None:
+    return canonical_json(list(parts))

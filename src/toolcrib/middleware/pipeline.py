@@ -79,6 +79,8 @@ class CallPipeline:
     ) -> None:
         """The first middleware is the outermost. `mask_errors` hides the messages of exceptions from callers."""
         self._selector = selector
+        self.runs_own_code = not middleware and selector is None
+        """Whether there is no middleware of the application, and no selector."""
         self._mask_errors = mask_errors
         self._stack = build_stack(
             options, policy=policy, extra=middleware, audit=audit, observer=observer, state=state, desk=desk
@@ -116,15 +118,18 @@ class CallPipeline:
         """Return the breaker's view of each backend, by name; empty without a breaker."""
         return self._stack.breaker_states()
 
-    async def _try_backends(self, ctx: Context, call: Call) -> ToolResult:
+    def _try_backends(self, ctx: Context, call: Call) -> Awaitable[ToolResult]:
         """Call the backends in order; go on to the next one only if nothing was run."""
+        if isinstance(call, RoutedCall) and len(call.backends) == 1:
+            return self._attempt(ctx, call)
+        return self._fail_over(ctx, call)
+
+    async def _fail_over(self, ctx: Context, call: Call) -> ToolResult:
         if not isinstance(call, RoutedCall):
             raise ExecutionFailed(
                 f"A middleware made a new call of {call.tool.id}.",
                 hint="Change the call it was given with dataclasses.replace.",
             )
-        if len(call.backends) == 1:
-            return await self._attempt(ctx, call)
         last = len(call.backends) - 1
         for place, backend in enumerate(call.backends):
             try:
@@ -147,15 +152,21 @@ class CallPipeline:
         arguments = call.arguments if is_remote else copy_json(call.arguments)
         disowned = False
         try:
-            with third_party_code():
+            if backend.provider.runs_elsewhere:
                 try:
-                    value = await contained(backend.provider.call_key(ctx, tool.key, arguments))
-                except ToolcribError as error:
-                    if is_nested_call_error(error) and implies_not_run(error):
-                        raise nested_failure(error, tool.id) from error
-                    if not isinstance(error, ToolNotFound):
-                        raise
+                    value = await backend.provider.call_key(ctx, tool.key, arguments)
+                except ToolNotFound:
                     value, disowned = None, True
+            else:
+                with third_party_code():
+                    try:
+                        value = await contained(backend.provider.call_key(ctx, tool.key, arguments))
+                    except ToolcribError as error:
+                        if is_nested_call_error(error) and implies_not_run(error):
+                            raise nested_failure(error, tool.id) from error
+                        if not isinstance(error, ToolNotFound):
+                            raise
+                        value, disowned = None, True
             if value is not None:
                 return to_result(value)
         except ToolcribError:

@@ -80,6 +80,8 @@ class Provider(ABC):
     """
 
     _own_features: ClassVar[ProviderFeature] = ProviderFeature.NONE
+    runs_elsewhere: ClassVar[bool] = False
+    """Whether its tools run in another process, so that a call runs no code of others in this one."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -59,6 +59,8 @@ from toolcrib.server.auth import (
     sdk_user,
 )
 from toolcrib.server.context import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
+from toolcrib.server.direct import DirectMethods
+from toolcrib.server.front import Front, cancellable
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.types import Authenticator, AuthenticatorWithChallenge, Caller, ToolProvider
@@ -145,12 +147,14 @@ class HttpApp(AsgiApp):
         listening: Callable[[str, int, Path | None], None] = lambda *_: None,
         owner: LifespanContext | None = None,
         routes: Sequence[BaseRoute] = (),
+        direct: DirectMethods | None = None,
     ) -> None:
         """`paths` are the endpoint's, below the mount; None gives it every path but those of health and authentication.
 
         `end_streams` ends responses that never end by themselves; `listening` is called with the address at which the
-        app is served by itself; `owner` runs around the lifespan. `routes` are served without authentication. Raises
-        `SettingsError` when other machines could reach the app and nothing authenticates them.
+        app is served by itself; `owner` runs around the lifespan. `routes` are served without authentication;
+        `direct` answers what needs no layer. Raises `SettingsError` when other machines could reach the app and nothing
+        authenticates them.
         """
         self.options = options
         self.path = paths[0] if paths else options.path
@@ -182,12 +186,21 @@ class HttpApp(AsgiApp):
         for cls, args, kwargs in reversed(middleware):
             app = cls(app, *args, **kwargs)
         self._app = app
+        self._front: Front | None = None
+        if direct is not None:
+            taken = _without_routes(paths or (), open_routes)
+            self._front = Front(direct, options, authenticator, taken)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, or the lifespan."""
         if self._starting is not None:
             await self._starting.wait()
-        await self._app(scope, receive, send)
+        if self._front is not None and self._is_running:
+            later = await self._front.serve(scope, receive, send)
+            if later is None:
+                return
+            receive = later
+        await cancellable(self._app, scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -259,10 +272,7 @@ class _RouteMiddleware:
         self._paths = paths
         self.routes = tuple(routes)
         self._router = Router(routes, default=self._endpoint, redirect_slashes=False, lifespan=lifespan)
-        taken = [{"type": "http", "method": "POST", "path": path, "headers": []} for path in paths or ()]
-        self._direct = frozenset(
-            str(scope["path"]) for scope in taken if all(route.matches(scope)[0] is Match.NONE for route in routes)
-        )
+        self._direct = _without_routes(paths or (), routes)
         """The endpoint's paths that no route has."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -282,6 +292,14 @@ class _RouteMiddleware:
             # Clients look for an authorization server there, and take any response but 404 for one.
             return not path.startswith(_WELL_KNOWN)
         return path in self._paths or path.rstrip("/") in self._paths
+
+
+def _without_routes(paths: Sequence[str], routes: Sequence[BaseRoute]) -> frozenset[str]:
+    """Those of the paths to which no route leads."""
+    scopes = [{"type": "http", "method": "POST", "path": path, "headers": []} for path in paths]
+    return frozenset(
+        str(scope["path"]) for scope in scopes if all(route.matches(scope)[0] is Match.NONE for route in routes)
+    )
 
 
 class HostOriginMiddleware:

@@ -175,6 +175,10 @@ class Credentials:
         self._tokens.replace(tokens)
         self._keys, self._oauth = keys, oauth
 
+    def caller_with(self, secret: str) -> Caller | None:
+        """The caller with this static token, or None."""
+        return self._tokens.caller_with(secret)
+
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request of which only the headers are known."""
         own = await self._own(bearer_token(headers))

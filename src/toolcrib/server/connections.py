@@ -141,6 +141,10 @@ class _Bounded:
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrives in parts, as long as it keeps to the bounds."""
+        if len(data) <= _PART_BYTES:
+            if not self._closed and not self.transport.is_closing():
+                self._parse(data)
+            return
         for start in range(0, len(data), _PART_BYTES):
             if self._closed or self.transport.is_closing():
                 return
@@ -150,13 +154,13 @@ class _Bounded:
         request, in_body = self.cycle, self._in_body
         # Clients may send line ends after a body; they begin no request.
         is_blank = not in_body and not self._head_bytes and not part.strip(b"\r\n")
+        limit_s: float | None = None
         if in_body or self._is_answering():
             pass  # uvicorn's own deadline for the next request starts with the answer
         elif is_blank:
-            if self._deadline is None:
-                self._arm(self.limits.options.keep_alive_s)
+            limit_s = self.limits.options.keep_alive_s if self._deadline is None else None
         elif self._deadline is None or not self._head_bytes:
-            self._arm(self.limits.options.head_timeout_s)  # the head of the next request has begun
+            limit_s = self.limits.options.head_timeout_s  # the head of the next request has begun
         super().data_received(part)  # type: ignore[misc]  # the base beside this mixin has it
         if self.transport.is_closing():
             self._arm(None)
@@ -166,6 +170,9 @@ class _Bounded:
         if is_new:
             self._head_bytes = 0
             self._arm(self.limits.options.body_timeout_s if self._in_body else None)
+        elif limit_s is not None:
+            self._arm(limit_s)
+            self._head_bytes += 0 if is_blank else len(part)
         elif in_body and not self._in_body:
             self._arm(None)
         elif not in_body and not is_blank:

@@ -173,13 +173,25 @@ def wanted_level(request: RequestContext) -> str | None:
     return level if isinstance(level, str) and level in LOG_LEVELS else None
 
 
-def _forwarded_meta(request: RequestContext) -> Object:
-    """The request's `_meta` without the keys that concern only this hop, and with the level of log messages."""
-    meta = request.meta or {}
-    level = wanted_level(request)
-    forwarded = {
+def forwarded_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """A request's `_meta` without the keys that concern only this hop."""
+    return {
         key: value for key, value in meta.items() if key not in _NOT_FORWARDED and not key.startswith(_RESERVED_PREFIX)
     }
+
+
+def forwarded_capabilities(declared: mcp_types.ClientCapabilities | None) -> Object:
+    """The declared capabilities whose requests and answers are passed on, as wire JSON."""
+    if declared is None:
+        return {}
+    forwarded = declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_FORWARDED_CAPABILITIES)
+    return cast("Object", forwarded)
+
+
+def _forwarded_meta(request: RequestContext) -> Object:
+    """The request's `_meta` without the keys that concern only this hop, and with the level of log messages."""
+    level = wanted_level(request)
+    forwarded = forwarded_meta(request.meta or {})
     return forwarded if level is None else {**forwarded, LOG_LEVEL_META_KEY: level}
 
 
@@ -202,11 +214,7 @@ class RequestClient(SessionClient):
     @property
     def declared(self) -> Object:
         """The same, whether or not the client can be reached now."""
-        declared = self._request.session.client_capabilities
-        if declared is None:
-            return {}
-        forwarded = declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_FORWARDED_CAPABILITIES)
-        return cast("Object", forwarded)
+        return forwarded_capabilities(self._request.session.client_capabilities)
 
     @property
     def is_modern(self) -> bool:

@@ -7,9 +7,8 @@ what is wrong with it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import mcp_types
 from mcp.server.connection import Connection
@@ -33,7 +32,16 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import ASGIApp, Scope, Send
 
-from toolcrib.server.context import RequestContext, to_context
+from toolcrib.checks import unchecked
+from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY
+from toolcrib.server.context import (
+    REPLICA_KEY,
+    RequestClient,
+    RequestContext,
+    forwarded_capabilities,
+    forwarded_meta,
+    to_context,
+)
 from toolcrib.server.handlers import ToolServer
 from toolcrib.server.sdk_workarounds import (
     SPLICES_KEY,
@@ -44,6 +52,7 @@ from toolcrib.server.sdk_workarounds import (
     spliced,
 )
 from toolcrib.tracing import TRACING
+from toolcrib.types import LOCAL, SHOW_ALL_META, Caller, Context, Object, ToolResult
 
 _JSON: Final = b"application/json"
 _OK: Final = 200
@@ -65,6 +74,7 @@ _MAX_KEPT_CHARS: Final = 4_096
 """Of an envelope that is kept; a longer one is checked each time."""
 _MAX_TEXT_CHARS: Final = 2_500
 """Longer texts may be large once encoded, and are left to `defer_large_parts`."""
+_new_context: Final = unchecked(Context)
 _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -75,6 +85,8 @@ class _ReplySession:
 
     def __init__(self, capabilities: mcp_types.ClientCapabilities | None) -> None:
         self.client_capabilities = capabilities
+        self.declared = forwarded_capabilities(capabilities)
+        """The capabilities that servers may use, as wire JSON."""
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Do nothing: the request asks for no progress."""
@@ -87,52 +99,131 @@ class _ReplySession:
         raise NoBackChannelError(request.method)
 
 
-@dataclass(slots=True)
+class _ReplyClient(RequestClient):
+    """The client of such a request. Nothing that it declares differs from one of its requests to the next."""
+
+    def __init__(self, request: "DirectRequest") -> None:
+        super().__init__(cast("RequestContext", request))
+        self._declared = request.session.declared
+
+    @property
+    def capabilities(self) -> Object:
+        """The capabilities that servers may use."""
+        return self._declared
+
+    @property
+    def declared(self) -> Object:
+        """The same."""
+        return self._declared
+
+    @property
+    def is_modern(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def wants_progress(self) -> bool:
+        """False."""
+        return False
+
+
+class RequestHead(NamedTuple):
+    """What the headers of a request say that needs no layer of the app."""
+
+    version: str
+    method: str
+    name: str
+    """The value of `Mcp-Name`; empty without one."""
+    caller: Caller
+    session: str | None
+
+
 class DirectRequest:
     """One request, with what handlers read of the SDK's context of a request."""
 
-    request: Request
-    method: str
-    params: dict[str, Any]
-    request_id: int | str
-    protocol_version: str
-    session: _ReplySession
-    meta: dict[str, Any] = field(init=False)
+    __slots__ = ("_request", "_scope", "head", "meta", "method", "params", "protocol_version", "request_id", "session")
 
-    def __post_init__(self) -> None:
-        self.meta = self.params["_meta"]
+    def __init__(
+        self, scope: Scope, version: str, message: Mapping[str, Any], session: "_ReplySession", head: RequestHead | None
+    ) -> None:
+        """`head` is None for a request that has passed the layers, which put what they found into the scope."""
+        self.method: str = message["method"]
+        self.params: dict[str, Any] = message["params"]
+        self.meta: dict[str, Any] = self.params["_meta"]
+        self.request_id: int | str = message["id"]
+        self.protocol_version = version
+        self.session = session
+        self.head = head
+        self._scope = scope
+        self._request: Request | None = None
+
+    @property
+    def request(self) -> Request:
+        """The request as the SDK's transport would hand it on."""
+        if self._request is None:
+            known: dict[str, Any] = {SPLICES_KEY: {}}
+            if self.head is not None and self.head.caller is not LOCAL:
+                known |= {CALLER_KEY: self.head.caller, OWN_CREDENTIAL_KEY: True}
+            self._request = Request({**self._scope, **known})
+        return self._request
 
 
 class DirectMethods:
     """What answers such requests. Safe to use for as long as the server."""
 
-    def __init__(self, server: ToolServer) -> None:
+    def __init__(self, server: ToolServer, *, replica: str | None = None) -> None:
+        """`replica` is the id of this process, if others may serve the same address."""
         self._server = server
+        self._replica = replica
         self._envelopes: dict[str, _ReplySession | None] = {}
         """By the client's part of `_meta`; None for an invalid one."""
         self._stamp = {SERVER_INFO_META_KEY: server.server_info_stamp}
+        self._encoded_stamp = _encode(self._stamp)
 
     def app(self, scope: Scope, body: bytes) -> ASGIApp | None:
         """What answers a request; None if it has to be left to the SDK."""
         request = self._read(scope, body)
         if request is None:
             return None
-        return lambda _scope, _receive, send: self._respond(request, send)
+        return lambda _scope, _receive, send: self.respond(request, send)
+
+    def read_plain(self, scope: Scope, head: RequestHead, body: bytes) -> DirectRequest | None:
+        """Read a request to which the layers of the app would add nothing but what `head` says; None as for `app`."""
+        if TRACING.is_on or not self._server.is_unchanged or (self._replica is not None and head.session is not None):
+            return None
+        return self._request(scope, head.version, _read_message(head.method, head.name, body), head)
 
     def _read(self, scope: Scope, body: bytes) -> DirectRequest | None:
         """Read a request of 2026-07-28; None if it is not certain that it can be answered here."""
         if scope["method"] != "POST" or TRACING.is_on or not self._server.is_unchanged:
             return None
         headers = _read_headers(scope)
-        message = None if headers is None else _read_message(headers, body)
-        if headers is None or message is None:
+        if headers is None:
             return None
-        params, version = message["params"], headers["mcp-protocol-version"]
-        session = self._session(params["_meta"], version)
-        if session is None:
+        message = _read_message(headers["mcp-method"], headers.get("mcp-name", ""), body)
+        return self._request(scope, headers["mcp-protocol-version"], message, None)
+
+    def _request(
+        self, scope: Scope, version: str, message: Mapping[str, Any] | None, head: RequestHead | None
+    ) -> DirectRequest | None:
+        session = None if message is None else self._session(message["params"]["_meta"], version)
+        if message is None or session is None:
             return None
-        request = Request({**scope, SPLICES_KEY: {}})
-        return DirectRequest(request, message["method"], params, message["id"], version, session)
+        if self._replica is not None and head is not None:
+            scope = {**scope, REPLICA_KEY: self._replica}
+        return DirectRequest(scope, version, message, session, head)
+
+    def _context(self, request: DirectRequest) -> Context:
+        """The context of a call."""
+        head = request.head
+        if head is None:
+            return to_context(cast("RequestContext", request))
+        meta = forwarded_meta(request.meta)
+        show_all = request.meta.get(SHOW_ALL_META) is True
+        client = _ReplyClient(request)
+        return _new_context(
+            caller=head.caller, session=head.session, show_all=show_all, client=client, meta=meta, memo={}
+        )
 
     def _session(self, meta: Any, version: str) -> _ReplySession | None:
         """The client that `_meta` describes; None if it is invalid, or wants more than a response."""
@@ -150,31 +241,56 @@ class DirectMethods:
             self._envelopes[key] = _read_envelope(envelope, version)
         return self._envelopes[key]
 
-    async def _respond(self, request: DirectRequest, send: Send) -> None:
+    async def respond(self, request: DirectRequest, send: Send) -> None:
         """Answer a request."""
         body, status = b"", _OK
-        ctx = cast("RequestContext", request)  # with all that the handlers of these methods read
-
-        async def answer(ctx: RequestContext) -> HandlerResult:
-            nonlocal body
-            if request.method == "tools/list":
-                page = await self._server.tools.list_tools_encoded(ctx, _no_other_handler)
-                body = self._encoded(request, page)
-                return page
-            params = request.params
-            result = await self._server.tools.call(ctx, to_context(ctx), params["name"], params.get("arguments"))
-            body = self._plain_text(request, result) or await self._checked(request, result)
-            return result
-
+        observed = self._server.observed
         try:
-            observed = self._server.observed
-            await (answer(ctx) if observed is None else observed(ctx, answer))
+            if observed is None:
+                body = (await self._answer(request))[1]
+            else:
+
+                async def answer(_: RequestContext) -> HandlerResult:
+                    nonlocal body
+                    result, body = await self._answer(request)
+                    return result
+
+                await observed(cast("RequestContext", request), answer)
         except Exception as error:  # noqa: BLE001 - as the SDK does
             failed = modern_error_data(error)
             body, status = _error_body(request.request_id, failed), ERROR_CODE_HTTP_STATUS.get(failed.code, _OK)
         headers = [(b"content-length", b"%d" % len(body)), (b"content-type", _JSON)]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, request: DirectRequest) -> tuple[HandlerResult, bytes]:
+        """The result of a request, and the whole response with it."""
+        ctx = cast("RequestContext", request)  # with all that the handlers of these methods read
+        if request.method == "tools/list":
+            page = await self._server.tools.list_tools_encoded(ctx, _no_other_handler)
+            return page, self._encoded(request, page)
+        params, tools = request.params, self._server.tools
+        found = await tools.call(ctx, self._context(request), params["name"], params.get("arguments"))
+        if (body := self._short_text(request, found)) is not None:
+            return {"isError": found.is_error}, body
+        result = await tools.to_wire(ctx, found)
+        return result, self._plain_text(request, result) or await self._checked(request, result)
+
+    def _short_text(self, request: DirectRequest, result: ToolResult) -> bytes | None:
+        """The response with a single short text of ASCII characters, as most results are; None for any other result."""
+        if result.kind != "complete" or len(result.content) != 1 or result.meta or result.structured is not None:
+            return None
+        block = result.content[0]
+        text = block.get("text")
+        if len(block) != len(_TEXT_KEYS) or block.get("type") != "text" or not isinstance(text, str):
+            return None
+        if len(text) > _MAX_TEXT_CHARS or not text.isascii():
+            return None
+        failed = "true" if result.is_error else "false"
+        return (
+            f'{{"jsonrpc":"2.0","id":{_encode(request.request_id)},"result":{{"content":[{{"text":{_encode(text)},'
+            f'"type":"text"}}],"isError":{failed},"resultType":"complete","_meta":{self._encoded_stamp}}}}}'
+        ).encode()
 
     def _plain_text(self, request: DirectRequest, result: dict[str, Any]) -> bytes | None:
         """The response with a short result of plain text, as the SDK would write it; None for any other result."""
@@ -227,33 +343,44 @@ def _read_headers(scope: Scope) -> dict[str, str] | None:
             if key in found:
                 return None
             found[key] = value.decode("latin-1")
-    if found.get("content-type", "").lower() != "application/json" or not _accepts_json(found.get("accept", "")):
+    if found.get("content-type", "").lower() != "application/json" or not accepts_json(
+        found.get("accept", "").encode("latin-1")
+    ):
         return None
-    is_known = found.get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS and found.get("mcp-method") in _PARAMS
+    is_known = found.get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS and is_answered(found.get("mcp-method"))
     return found if is_known else None
 
 
+def is_answered(method: str | None) -> bool:
+    """Whether requests of this method can be answered here."""
+    return method in _PARAMS
+
+
 @lru_cache(maxsize=64)
-def _accepts_json(accept: str) -> bool:
-    request = Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})
-    return check_accept_headers(request)[0]
+def accepts_json(accept: bytes) -> bool:
+    """Whether an `Accept` header allows what the SDK requires of it."""
+    return check_accept_headers(Request({"type": "http", "headers": [(b"accept", accept)]}))[0]
 
 
-def _read_message(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
-    """The JSON-RPC request of the method that the headers name; None if it may be invalid."""
+def _read_message(method: str, name: str, body: bytes) -> dict[str, Any] | None:
+    """The JSON-RPC request of the method and name that the headers say; None if it may be invalid."""
     try:
-        message = json.loads(body)
+        message = json.loads(body.decode(), parse_constant=_refuse_constant)  # other encodings and NaN are for the SDK
     except (ValueError, RecursionError):
         return None
     if not isinstance(message, dict) or message.keys() != _REQUEST_KEYS:
         return None
-    method, params = headers["mcp-method"], message["params"]
+    params = message["params"]
     if message["jsonrpc"] != "2.0" or message["method"] != method or type(message["id"]) not in (int, str):
         return None
     if not isinstance(params, dict) or "_meta" not in params or not params.keys() <= _PARAMS[method]:
         return None
-    is_valid = _is_call(params, headers.get("mcp-name", "")) if method == "tools/call" else _is_list(params)
+    is_valid = _is_call(params, name) if method == "tools/call" else _is_list(params)
     return message if is_valid else None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _is_call(params: Mapping[str, Any], name: str) -> bool:

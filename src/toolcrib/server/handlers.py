@@ -24,6 +24,7 @@ from toolcrib.containment import isolate
 from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
+from toolcrib.gateway.view import ResolvedTool
 from toolcrib.resources.listing import DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.auth import ask_for_scopes
@@ -293,16 +294,29 @@ class ToolHandlers:
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """`tools/call`, for a meta-tool or a tool by its public name."""
         result = await self.call(request, to_call_context(request, params), params.name, params.arguments)
-        return await defer_large_parts(result)
+        return await defer_large_parts(await self.to_wire(request, result))
 
-    async def call(self, request: RequestContext, ctx: Context, name: str, arguments: Object | None) -> dict[str, Any]:
-        """The result of a call, of any size, in the client's protocol version. Raises `MCPError`."""
-        http = request.request if is_modern(request.protocol_version) else None
-        run = partial(self._run, name, arguments or {}, None if http is None else http.headers)
-        result = await as_mcp_errors(self.run_call(ctx, run))
+    async def call(self, request: RequestContext, ctx: Context, name: str, arguments: Object | None) -> ToolResult:
+        """The result of a call, of any size. Raises `MCPError`."""
+        found = self._facade.plain_tool(ctx, name)
+        if found is not None:
+            result = await as_mcp_errors(self._run_plain(found, ctx, arguments or {}, request.protocol_version))
+        else:
+            http = request.request if is_modern(request.protocol_version) else None
+            run = partial(self._run, name, arguments or {}, None if http is None else http.headers)
+            result = await as_mcp_errors(self.run_call(ctx, run))
         if result.is_error and ctx.memo and (lacking := ctx.memo.get(LACKING_SCOPES)):
             ask_for_scopes(request.request, lacking)
-        return await _result_in_steps(with_replica(request, result), request.protocol_version)
+        return result if result.request_state is None else with_replica(request, result)
+
+    async def _run_plain(self, found: ResolvedTool, ctx: Context, arguments: Object, version: str) -> ToolResult:
+        """Run a call for which `plain_tool` has found a tool. Raises as `run_call` does."""
+        run = partial(self._facade.call_found, found, arguments)
+        return await _errors_as_results(run(ctx) if is_modern(version) else resolve_input_required(ctx, run))
+
+    async def to_wire(self, request: RequestContext, result: ToolResult) -> dict[str, Any]:
+        """The result in the client's protocol version."""
+        return await _result_in_steps(result, request.protocol_version)
 
     async def _run(self, name: str, arguments: Object, headers: Mapping[str, str] | None, ctx: Context) -> ToolResult:
         """Run the call. Raises `MCPError` if an `Mcp-Param-*` header is not what the arguments say.
@@ -317,16 +331,21 @@ class ToolHandlers:
 
     async def run_call(self, ctx: Context, run: RunCall) -> ToolResult:
         """Run a call; an error becomes a result, unless it concerns the request. Raises such errors and `MCPError`."""
-        try:
-            return await resolve_input_required(ctx, lambda round_ctx: isolate(partial(run, round_ctx)))
-        except (NotFound, AmbiguousName):
-            raise
-        except UpstreamError as error:
-            if error.rpc_code is None:
-                return error_result(error)
-            raise server_error(error, error.rpc_code) from error
-        except ToolcribError as error:
+        return await _errors_as_results(resolve_input_required(ctx, lambda round_ctx: isolate(partial(run, round_ctx))))
+
+
+async def _errors_as_results(work: Awaitable[ToolResult]) -> ToolResult:
+    """Await a call; its error becomes a result, unless it concerns the request. Raises such errors and `MCPError`."""
+    try:
+        return await work
+    except (NotFound, AmbiguousName):
+        raise
+    except UpstreamError as error:
+        if error.rpc_code is None:
             return error_result(error)
+        raise server_error(error, error.rpc_code) from error
+    except ToolcribError as error:
+        return error_result(error)
 
 
 async def _large_result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:

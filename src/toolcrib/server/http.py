@@ -3,7 +3,6 @@
 Decides which of the SDK's transports answers a request, and for how long.
 """
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -24,9 +23,9 @@ from toolcrib.server.asgi import LISTEN_METHOD, HttpApp, LifespanContext, Readin
 from toolcrib.server.auth import extra_paths
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
 from toolcrib.server.direct import DirectMethods
+from toolcrib.server.front import cancel_on_disconnect
 from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.process import CANCEL_KEY
 from toolcrib.server.replicas import ReplicaEndpoint, Replicas
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
 from toolcrib.server.sessions import SessionManager
@@ -58,8 +57,6 @@ _INVALID_ID: Final = InvalidRequest(
 
 _CHECKED_BYTES: Final = 64 * 1024
 """The body of a larger message is not kept: one without a valid id is then taken for a notification."""
-_WATCH_AFTER_S: Final = 0.1
-"""How long a call runs, in seconds, before it is worth a task that watches for its client's disconnect."""
 
 
 def http_app(
@@ -80,17 +77,24 @@ def http_app(
     authenticates them.
     """
     replicas = None if state is None or not state.shared else Replicas(state, options)
-    endpoint = StreamableHttpEndpoint(server, options, replicas)
+    direct = (
+        DirectMethods(server, replica=None if replicas is None else replicas.id)
+        if isinstance(server, ToolServer)
+        else None
+    )
+    endpoint = StreamableHttpEndpoint(server, options, replicas, direct)
+    paths = (options.path, *extra_paths(authenticator))
     return HttpApp(
         endpoint if replicas is None else ReplicaEndpoint(endpoint, replicas, options),
         options,
         listening=(lambda *_: None) if replicas is None else replicas.listening,
         ready=ready,
         authenticator=authenticator,
-        paths=None if anywhere else (options.path, *extra_paths(authenticator)),
+        paths=None if anywhere else paths,
         end_streams=lambda: end_streams(server),
         owner=owner,
         routes=routes,
+        direct=direct,
     )
 
 
@@ -102,10 +106,19 @@ class StreamableHttpEndpoint:
     have progress to report. A modern call is cancelled when its client disconnects.
     """
 
-    def __init__(self, server: Server[Any], options: HttpOptions, replicas: Replicas | None = None) -> None:
-        """`replicas` are the processes that serve the same address, if there may be others."""
+    def __init__(
+        self,
+        server: Server[Any],
+        options: HttpOptions,
+        replicas: Replicas | None = None,
+        direct: DirectMethods | None = None,
+    ) -> None:
+        """`replicas` are the processes that serve the same address, if there may be others.
+
+        `direct` answers what it can without the SDK's transports.
+        """
         self._server = server
-        self._direct = DirectMethods(server) if isinstance(server, ToolServer) else None
+        self._direct = direct
         self._options = options
         self._replicas = replicas
         self._managers: tuple[SessionManager, StreamableHTTPSessionManager] | None = None
@@ -142,7 +155,7 @@ class StreamableHttpEndpoint:
         replay = ReplayBody(body, receive)
         direct = None if self._direct is None else self._direct.app(scope, body)
         if direct is not None:
-            await _cancel_on_disconnect(direct, scope, replay, send)
+            await cancel_on_disconnect(direct, scope, replay, send)
             return
         splicer = Splicer(send)
         if headers.get("mcp-method") == LISTEN_METHOD:
@@ -152,7 +165,7 @@ class StreamableHttpEndpoint:
         if any(key in body for key in _STREAM_MARKERS) and _EVENT_STREAM in headers.get("accept", ""):
             await events.handle_request(scope, replay, splicer)
         else:
-            await _cancel_on_disconnect(plain.handle_stateless, scope, replay, splicer)
+            await cancel_on_disconnect(plain.handle_stateless, scope, replay, splicer)
 
     def end_session_streams(self) -> None:
         """End the streams of sessions; the sessions stay."""
@@ -293,35 +306,3 @@ class ReplayBody:
         if body is None:
             return await self._receive()
         return {"type": "http.request", "body": body, "more_body": False}
-
-
-async def _cancel_on_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request, and cancel it when its client disconnects. Watches only requests that take a while."""
-    shared: anyio.CancelScope | None = scope.get(CANCEL_KEY)
-    if shared is None:
-        with anyio.CancelScope() as serving:
-            await _watched(app, scope, receive, send, serving)
-    else:
-        await _watched(app, scope, receive, send, shared)
-
-
-async def _watched(app: ASGIApp, scope: Scope, receive: Receive, send: Send, serving: anyio.CancelScope) -> None:
-    loop = asyncio.get_running_loop()
-    watch: asyncio.Task[None] | None = None
-
-    async def wait_for_disconnect() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        serving.cancel()
-
-    def start_watching() -> None:
-        nonlocal watch
-        watch = loop.create_task(wait_for_disconnect())
-
-    timer = loop.call_later(_WATCH_AFTER_S, start_watching)
-    try:
-        await app(scope, receive, send)
-    finally:
-        timer.cancel()
-        if watch is not None:
-            watch.cancel()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +22,8 @@ from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sockets import BACKLOG, bind_path, bind_socket
 
-CANCEL_KEY: Final = "toolcrib.cancel"
-"""ASGI scope key: the cancel scope of a whole request, where something outside has one."""
+RUNNING_KEY: Final = "toolcrib.running"
+"""ASGI scope key: the `RunningRequest` of a POST, where this process serves the app by itself."""
 _ACCEPTED_AT_ONCE: Final = 64
 """Connections that asyncio accepts in one turn."""
 _RESTART_S: Final = 5
@@ -57,12 +57,44 @@ class SharedAddress:
     """
 
 
-class _InFlightRequests:
+class RunningRequest:
+    """A POST that is being served. May be cancelled, by the shutdown or because its client has left."""
+
+    __slots__ = ("_send", "_task", "has_begun", "is_cancelled", "is_refused", "scope")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._task = asyncio.current_task()
+        self.scope: anyio.CancelScope | None = None
+        """What to cancel, where that is not the task itself."""
+        self.is_cancelled = False
+        self.is_refused = False
+        """Whether the shutdown has cancelled it."""
+        self.has_begun = False
+        """Whether the response has."""
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """ASGI `send`."""
+        self.has_begun = True
+        return self._send(message)
+
+    def cancel(self) -> None:
+        """Cancel the request, unless that has been done."""
+        if self.is_cancelled:
+            return
+        self.is_cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+        elif self._task is not None:
+            self._task.cancel()
+
+
+class InFlightRequests:
     """ASGI middleware: tracks running POST requests, so that a shutdown can wait for them and cancel the rest."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._scopes: set[anyio.CancelScope] = set()
+        self._running: set[RunningRequest] = set()
         self.is_retiring = False
         """Whether every response asks its client to close the connection: another process accepts the next one."""
         self._idle: anyio.Event | None = None
@@ -70,14 +102,15 @@ class _InFlightRequests:
 
     async def wait_idle(self) -> None:
         """Wait until no request is running."""
-        while self._scopes:
+        while self._running:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
     def cancel_all(self) -> None:
         """Cancel running requests; each is answered with an error."""
-        for scope in tuple(self._scopes):
-            scope.cancel()
+        for running in tuple(self._running):
+            running.is_refused = True
+            running.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.is_retiring and scope["type"] == "http":
@@ -85,23 +118,21 @@ class _InFlightRequests:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        answered = False
-
-        async def send_tracked(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            await send(message)
-
-        with anyio.CancelScope() as running:
-            self._scopes.add(running)
-            try:
-                await self._app({**scope, CANCEL_KEY: running}, receive, send_tracked)
-            finally:
-                self._scopes.discard(running)
-                if self._idle is not None and not self._scopes:
-                    self._idle.set()
-                    self._idle = None
-        if running.cancelled_caught and not answered:
+        scope[RUNNING_KEY] = running = RunningRequest(send)
+        self._running.add(running)
+        try:
+            await self._app(scope, receive, running.send)
+        except asyncio.CancelledError:
+            if not running.is_cancelled or running.scope is not None:
+                raise
+            if (task := asyncio.current_task()) is not None and task.uncancel() > 0:
+                raise  # something else cancels the task as well
+        finally:
+            self._running.discard(running)
+            if self._idle is not None and not self._running:
+                self._idle.set()
+                self._idle = None
+        if running.is_refused and not running.has_begun:
             headers = {"Retry-After": str(_RESTART_S)}
             await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
 
@@ -171,7 +202,7 @@ async def serve_http(
     Calls `started` with the URL once the socket is bound. After the last call, clients have `flush_s` seconds to read
     their responses. With `shared`, connections are accepted from that address instead of the one of the options.
     """
-    in_flight = _InFlightRequests(app)
+    in_flight = InFlightRequests(app)
     config = uvicorn.Config(
         in_flight,
         host=options.host,
@@ -218,7 +249,7 @@ def _backlog(*, is_shared: bool) -> int:
 
 
 async def _hand_over(
-    server: _HttpServer, in_flight: _InFlightRequests, app: AsgiApp, retired: anyio.Event, stop: anyio.Event
+    server: _HttpServer, in_flight: InFlightRequests, app: AsgiApp, retired: anyio.Event, stop: anyio.Event
 ) -> None:
     """Once retired, leave new connections to other processes, and stop when the open ones have ended."""
     await retired.wait()
@@ -233,7 +264,7 @@ async def _hand_over(
 
 async def _stop_on_request(
     server: uvicorn.Server,
-    in_flight: _InFlightRequests,
+    in_flight: InFlightRequests,
     app: AsgiApp,
     drain_s: float,
     flush_s: float,

@@ -74,8 +74,10 @@ class MemoryTable(Generic[V]):
             value, result = change(self._get(key))
             if value is None:
                 self._drop(key)
+            elif (old := self._values.get(key)) is not None and size is None:
+                expires = inf if ttl_s is None else self._clock() + ttl_s
+                self._values[key] = _StoredValue(value, expires, old.size)  # its place is the last one since `_get`
             else:
-                old = self._values.get(key)
                 known = 0 if old is None else old.size
                 self._set(key, value, ttl_s, known if size is None else size)
         return result

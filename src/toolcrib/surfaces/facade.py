@@ -22,6 +22,7 @@ from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.tasks import takes_tasks
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
 from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
+from toolcrib.providers.accounts import is_group_tool
 from toolcrib.providers.base import Backend
 from toolcrib.resources.uris import with_public_apps
 from toolcrib.surfaces.digest import DigestWriter
@@ -315,15 +316,49 @@ class ToolFacade:
                 return error_result(error)
         try:
             found = await self._find(ctx, name)
+        except ToolcribError as error:
+            self._adapt_hint(ctx, error)
+            raise
+        return await self.call_found(found, arguments, ctx)
+
+    def plain_tool(self, ctx: Context, name: str) -> ResolvedTool | None:
+        """The tool of a remote server with this public name, if no code of others takes part in its call.
+
+        None if that is not certain, and for a tool some of whose arguments a client repeats in headers.
+        """
+        if ctx.providers or ctx.overriding or name in self._handlers or not self._gateway.runs_own_code:
+            return None
+        view = self._gateway.settled_view(ctx)
+        if view is None:
+            return None
+        key = (self, "plain", self._everything(ctx), name)
+        known: ResolvedTool | None = view.memo.get(key)
+        if known is not None:
+            return known
+        found = self._look_up_listed(view, ctx, name)
+        if found is None or is_group_tool(found.tool) or _HEADER_MARK in str(found.tool.input_schema):
+            return None
+        if not all(backend.provider.runs_elsewhere for backend in found.backends):
+            return None
+        view.memo[key] = found
+        return found
+
+    async def call_found(self, found: ResolvedTool, arguments: Object, ctx: Context) -> ToolResult:
+        """Call a tool that was found by its public name. Raises as `call` does."""
+        try:
             result = await self._gateway.run(ctx, found, arguments, verbatim=True)
         except ToolcribError as error:
-            if ctx.show_all or not self._handlers:
-                for hint, other in _HINTS_WITHOUT_SEARCH.items():
-                    error.hint = error.hint.replace(hint, other)
+            self._adapt_hint(ctx, error)
             raise
         if self._reads_results is None or (found.tool.output_schema is not None and result.structured is not None):
             return result
         return await self._results.fit(ctx, found.tool, result, self._reads_results)
+
+    def _adapt_hint(self, ctx: Context, error: ToolcribError) -> None:
+        """Replace hints that suggest a search, where there is no search."""
+        if ctx.show_all or not self._handlers:
+            for hint, other in _HINTS_WITHOUT_SEARCH.items():
+                error.hint = error.hint.replace(hint, other)
 
     async def has_tool(self, ctx: Context, name: str) -> bool:
         """Whether a meta-tool, or a tool of the caller, has exactly this public name."""

@@ -228,7 +228,7 @@ class DirectCaller:
             self._call_headers[params["name"]] = headers
         transport, bounds = self._open_transport(), self._result_bounds
         try:
-            response = await transport.post_idle(self._url, headers, content, bounds, timeout_s)
+            response = await transport.post_idle(self._url, headers, content, bounds, timeout_s, modern=protocol.modern)
         except (TimeoutError, anyio.get_cancelled_exc_class()):
             if not protocol.modern:
                 await self._cancel(request_id, headers)

@@ -43,6 +43,8 @@ _ERROR_BOUNDS: Final = Bounds(65536, 65536)
 """Of the body of an error."""
 _UNUSUAL: Final = re.compile(rb"[^\x20-\x7e]")
 """What a header must not hold to be written as it is."""
+_OK: Final = 200
+_CONTENT_ENCODING: Final = frozenset({b"content-encoding"})
 _MAX_HEADS: Final = 256
 _NOTED_HEADERS: Final = frozenset({SESSION_HEADER.encode(), b"content-encoding"})
 _ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
@@ -195,11 +197,19 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             return self._transport_failure(error)
 
     async def post_idle(
-        self, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds, timeout_s: float
+        self,
+        url: httpx2.URL,
+        headers: Mapping[str, str],
+        content: bytes,
+        bounds: Bounds,
+        timeout_s: float,
+        *,
+        modern: bool,
     ) -> bytes | httpx2.Response | None:
         """The same over a connection that is open already; None if there is none.
 
-        Raises `TimeoutError` if nothing has come within the limit.
+        In a `modern` version there are no sessions, although some servers name a new one in each response. Raises
+        `TimeoutError` if nothing has come within the limit.
         """
         if self._pooled is None:
             return None
@@ -219,6 +229,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             return None
         try:
             answer = await exchange
+            if modern and self._is_whole(answer, bounds, _CONTENT_ENCODING):
+                return answer.body
             return await self._read(answer, url, self._in_session(headers), content, bounds)
         except httpx2.TransportError as error:
             return self._transport_failure(error)
@@ -227,13 +239,19 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         self, answer: PooledResponse, url: httpx2.URL, headers: Mapping[str, str], content: bytes, bounds: Bounds
     ) -> bytes | httpx2.Response:
         """What `post` returns for an answer. Raises `httpx2.TransportError`."""
-        if answer.body is not None and len(answer.body) <= min(bounds.nodes, bounds.bytes) and _is_plain(answer):
-            self.plain = True
-            return answer.body
+        if self._is_whole(answer, bounds, _NOTED_HEADERS):
+            return answer.body or b""
         request = self._request("POST", url, headers, content, bounds)
         found = await self._response(request, httpx2.Response(answer.status, headers=answer.headers, stream=answer))
         found.request = request
         return found
+
+    def _is_whole(self, answer: PooledResponse, bounds: Bounds, noted: frozenset[bytes]) -> bool:
+        """Whether nothing but the body of a response matters, which is there and within the bounds."""
+        if answer.body is None or len(answer.body) > min(bounds.nodes, bounds.bytes):
+            return False
+        self.plain = answer.status == _OK and noted.isdisjoint(name for name, _ in answer.headers)
+        return self.plain
 
     def _post_head(self, url: httpx2.URL, headers: Mapping[str, str]) -> bytes | None:
         """The head of such a POST but for its length; None if it cannot be written as it is."""
@@ -345,11 +363,6 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         data = {"mark": FAILURE_MARK, "kind": kind.name}
         error = {"code": CONNECTION_CLOSED, "message": self._redact(reason), "data": data}
         return httpx2.Response(httpx2.codes.BAD_GATEWAY, json={"jsonrpc": "2.0", "id": None, "error": error})
-
-
-def _is_plain(response: PooledResponse) -> bool:
-    """Whether nothing but the body of a response matters."""
-    return response.status == httpx2.codes.OK and not any(name in _NOTED_HEADERS for name, _ in response.headers)
 
 
 def same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -69,6 +69,8 @@ class UpstreamServer(RemoteServer):
 
     Its namespace is its name, unless the options give another.
     """
+
+    runs_elsewhere = True
 
     def __init__(
         self,
@@ -171,6 +173,10 @@ class UpstreamServer(RemoteServer):
         result = await self._run(ctx, tool, arguments, name) if raw is None else self._read(_read_call, raw)
         note = self._supervisor.pins.note(tool.own_name)
         return replace(result, meta={**result.meta, TRUST_META: note}) if note else result
+
+    def call_key(self, ctx: Context, key: Key, arguments: Object) -> Coroutine[Any, Any, ToolResult | None]:
+        """Run a tool by its key: all have one namespace."""
+        return self.call_tool(ctx, key.name, arguments)
 
     def explain_change(self, key: Key, arguments: Object) -> str:
         """What changed in a tool, if the arguments fit its trusted definition and not the current one."""
