@@ -324,6 +324,26 @@ async def request(peer: Scripted, *, for_caller: bool = False) -> None:
         await (await peer.transport.handle_async_request(asked)).aread()
 
 
+async def test_an_exchange_over_an_open_connection_needs_one_that_is_idle() -> None:
+    async with scripted(short(b"{}"), short(b"[]")) as peer:
+        assert peer.transport.exchange_idle(peer.url, REQUEST, timeout_s=5) is None
+        assert (await peer.ask()).body == b"{}"
+        exchange = peer.transport.exchange_idle(peer.url, REQUEST, timeout_s=5)
+        assert exchange is not None
+        assert (await exchange).body == b"[]"
+        assert peer.connections == 1
+
+
+async def test_an_exchange_that_takes_too_long_closes_its_connection() -> None:
+    async with scripted(short(b"{}")) as peer:
+        assert (await peer.ask()).body == b"{}"
+        exchange = peer.transport.exchange_idle(peer.url, REQUEST, timeout_s=0.01)
+        assert exchange is not None
+        with pytest.raises(TimeoutError):
+            await exchange
+        assert peer.transport.exchange_idle(peer.url, REQUEST, timeout_s=5) is None
+
+
 async def test_requests_through_a_proxy_are_left_to_the_general_client() -> None:
     transport = AiohttpTransport(httpx2.create_ssl_context(), proxy="http://proxy.example")
     assert await transport.exchange(httpx2.URL("http://a.example"), REQUEST, connect_s=5) is None
