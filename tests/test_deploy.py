@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from configparser import ConfigParser
 from importlib import import_module
@@ -103,3 +105,17 @@ def test_a_release_is_built_by_a_command_of_this_repository_and_needs_no_secret(
     (pushed,) = [step["with"] for step in jobs["image"]["steps"] if "build-push" in step.get("uses", "")]
     assert (DEPLOY.parent / pushed["file"]).is_file()
     assert any("cosign sign" in step.get("run", "") for step in jobs["image"]["steps"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", sorted((DEPLOY.parent / ".github" / "workflows").glob("*.yml"))),
+        ("vendor.compose-spec", sorted(DEPLOY.glob("compose*.yaml"))),
+    ],
+)
+def test_workflows_and_compose_files_fit_their_schemas(schema: str, files: list[Path]) -> None:
+    assert files
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 0, checked.stdout

@@ -65,6 +65,8 @@ class GatewayMetrics:
         self.shown = self.registry if self._workers is None else self._workers.registry
         """What is shown."""
         self._labels: dict[str, set[str]] = {}
+        self._timed: dict[tuple[Any, ...], Any] = {}
+        """The part of a histogram with certain labels, whose look-up takes as long as counting."""
         self.port = 0
         """Where the metrics are served, while they are."""
         self.requests = self._histogram(
@@ -94,13 +96,13 @@ class GatewayMetrics:
     def request_ended(self, method: str, outcome: str, duration_s: float) -> None:
         """Count a client's request."""
         known = method if method in _METHODS else "other"
-        self.requests.labels(known, _known_outcome(outcome)).observe(duration_s)
+        self._observe(self.requests, duration_s, known, _known_outcome(outcome))
 
     def call_ended(self, call: EndedCall) -> None:
         """Count a call."""
         tool, record = call.tool, call.record
         namespace = "" if tool is None else self._bounded("namespace", tool.namespace)
-        self.calls.labels(namespace, self._bounded("outcome", call.outcome)).observe(call.duration_s)
+        self._observe(self.calls, call.duration_s, namespace, self._bounded("outcome", call.outcome))
         if record is None:
             return
         if record.attempts > 1:
@@ -112,11 +114,19 @@ class GatewayMetrics:
 
     def search_ended(self, search: EndedSearch) -> None:
         """Count a search by whether it found something, only weak hits, or nothing."""
-        self.searches.labels(search.outcome).observe(search.duration_s)
+        self._observe(self.searches, search.duration_s, search.outcome)
 
     def script_ended(self, language: str, outcome: str, duration_s: float) -> None:
         """Count a script."""
         self.scripts.labels(language, outcome).observe(duration_s)
+
+    def _observe(self, histogram: Any, duration_s: float, *labels: str) -> None:
+        """Count a duration; the labels must be bounded."""
+        key = (histogram, *labels)
+        timed = self._timed.get(key)
+        if timed is None:
+            timed = self._timed[key] = histogram.labels(*labels)
+        timed.observe(duration_s)
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop wakes up, until cancelled."""
