@@ -284,6 +284,7 @@ def _encode_status(one: ServerStatus) -> dict[str, Any]:
         "retry_at": one.retry_at,
         "namespace": one.namespace,
         "rejected": [[rejected.tool, rejected.reason, rejected.held] for rejected in one.rejected[:_MAX_REJECTED]],
+        "marked": [[marked.tool, marked.reason] for marked in one.marked[:_MAX_REJECTED]],
     }
 
 
@@ -291,7 +292,9 @@ def _read_status(saved: Any) -> ServerStatus:
     rejected = tuple(
         Rejected(tool=str(tool), reason=str(reason), held=bool(held)) for tool, reason, held in saved["rejected"]
     )
-    return ServerStatus(**{**saved, "state": ServerState(saved["state"]), "rejected": rejected})
+    marked = tuple(Rejected(tool=str(tool), reason=str(reason)) for tool, reason in saved.get("marked", ()))
+    read = {"state": ServerState(saved["state"]), "rejected": rejected, "marked": marked}
+    return ServerStatus(**{**saved, **read})
 
 
 def _read_events(saved: Any) -> tuple[Recorded, ...]:

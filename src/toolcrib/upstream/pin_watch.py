@@ -22,6 +22,8 @@ _LOOK_S: Final = 2.0
 """How often to look whether a held definition was trusted meanwhile, in seconds."""
 _LINT_AFTER_S: Final = 10.0
 """How long the lint waits after a list, in seconds: whatever starts then is more urgent."""
+_HARD: Final = " (hard)"
+"""How the mark of a hard finding ends."""
 _PER_STEP: Final = 20
 """Definitions that are checked before other work in threads gets its turn."""
 
@@ -143,6 +145,13 @@ class PinWatch:
             self._linted |= await anyio.to_thread.run_sync(lint, todo[start : start + _PER_STEP])
         marks = tuple(Rejected(tool=name, reason=mark) for name, (_, mark) in self._linted.items() if mark)
         if marks != self.marks:
+            severe = [one.tool for one in marks if one.reason.endswith(_HARD) and one not in self.marks]
+            if severe:
+                logger.warning(
+                    "%s: the lint has hard findings in %s; `toolcrib lint` shows them",
+                    self._server,
+                    ", ".join(severe)[:200],
+                )
             self.marks = marks
             self._on_marks()
 
@@ -162,7 +171,7 @@ class PinWatch:
 def _mark_of(server: str, part: Object) -> str:
     """The rules that found something in a definition, and where; never the text, which would repeat it."""
     found = lint_part(server, part)
-    severe = " (hard)" if any(one.severity == "hard" for one in found) else ""
+    severe = _HARD if any(one.severity == "hard" for one in found) else ""
     rules = ", ".join(dict.fromkeys(f"{one.rule} in {one.where.partition('.')[0]}" for one in found[:_MAX_SHOWN]))
     return f"{rules}{severe}" if found else ""
 
