@@ -15,13 +15,13 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from tests.e2e.conftest import children, http_notes, serve
+from tests.e2e.conftest import children, http_notes, notes, serve
 from tests.e2e.round_robin import round_robin
 from tests.e2e.test_replicas import LEGACY, MODERN, call, client_at, fifteen_clients, post, text_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-_START_S = 60.0
+_START_S = 120.0
 
 
 def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
@@ -103,6 +103,18 @@ def is_running(pid: int) -> bool:
 def notes_url(tmp_path: Path) -> Iterator[str]:
     with http_notes(tmp_path) as url:
         yield url
+
+
+def of_program(gateway: Workers, part: str) -> list[int]:
+    """The processes below the gateway whose command line has this part."""
+    return [pid for pid in gateway.descendants() if part.encode() in _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture
@@ -212,6 +224,39 @@ async def test_a_worker_that_cannot_start_ends_all_with_its_reason(tmp_path: Pat
         assert "lost is required" in gateway.log()
         assert gateway.log().count("lost is required") == 1
         assert "could not start" in gateway.log()
+        assert not list(gateway.runtime.iterdir())
+    finally:
+        gateway.close()
+
+
+async def test_a_program_runs_once_and_again_when_the_process_that_runs_it_is_killed(tmp_path: Path) -> None:
+    entry = {**notes(), "protocol": "2026-07-28"}
+    gateway = Workers(tmp_path, {"notes": entry})
+    try:
+        gateway.wait_serving()
+        before = of_program(gateway, "notes.py")
+        assert len(before) == 1
+
+        async def note(number: int) -> None:
+            async with client_at(gateway.url, MODERN) as client:
+                assert not (await call(client, "notes:add_note", text=str(number))).is_error
+
+        with anyio.fail_after(120):
+            async with anyio.create_task_group() as group:
+                for number in range(8):
+                    group.start_soon(note, number)
+            [host] = of_program(gateway, "program_host")
+            os.kill(host, signal.SIGKILL)
+            async with client_at(gateway.url, MODERN) as client:
+                while (await call(client, "notes:add_note", text="again")).is_error:  # noqa: ASYNC110
+                    await anyio.sleep(0.1)  # another process has no event
+        after = of_program(gateway, "notes.py")
+        assert len(after) == 1
+        assert after != before
+        everything = gateway.descendants()
+        gateway.process.terminate()
+        assert await anyio.to_thread.run_sync(gateway.process.wait, 30) == 0
+        assert not [pid for pid in everything if is_running(pid)]
         assert not list(gateway.runtime.iterdir())
     finally:
         gateway.close()

@@ -87,6 +87,7 @@ def serve_http(
     worker: Any = None
     if _WORKER_VARIABLE in os.environ:
         worker = import_module("toolcrib.server.workers").Worker.from_environment()
+        settings = replace(settings, fleet=replace(settings.fleet, find_programs=worker.find_programs))
     elif workers > 1:
         _supervise(settings, host, port, workers, log)
 

@@ -5,8 +5,10 @@ started again. SIGTERM and SIGINT stop all, SIGHUP has all read their settings a
 one: a new worker serves before the old one stops.
 """
 
+import json
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -26,7 +28,7 @@ import anyio.abc
 
 from toolcrib.server.sockets import descriptors
 from toolcrib.server.workers import VARIABLE, WorkerSeat, own_socket
-from toolcrib.state.hub import StateHub
+from toolcrib.state.hub import Answer, StateHub
 from toolcrib.types import JSON
 
 logger = logging.getLogger("toolcrib.serve")
@@ -118,6 +120,7 @@ class Supervisor:
         self._stopping = anyio.Event()
         self._code = 0
         self._group: anyio.abc.TaskGroup | None = None
+        self._programs = _ProgramsProcess(self._start_soon)
 
     async def run(self) -> int:
         """Run until a signal. Returns the exit code: 0, or that of a worker that could not start at all."""
@@ -185,7 +188,11 @@ class Supervisor:
                 logger.debug("%s serves", process.label)
             return None
 
-        answers = {"serving": partial(note, process.serving), "settled": partial(note, process.settled)}
+        answers: dict[str, Answer] = {
+            "serving": partial(note, process.serving),
+            "settled": partial(note, process.settled),
+            "programs": lambda _: self._programs.find(self._folder),
+        }
         await self._hub.serve(connection, answers)
 
     async def _wait_serving(self, process: _Process) -> bool:
@@ -285,6 +292,82 @@ class Supervisor:
         self._send_all(signal.SIGKILL)
         for process in tuple(self._all):
             await process.ended.wait()
+        await self._programs.end()
+
+
+class _ProgramsProcess:
+    """The process that runs the programs of stdio servers for all workers, started when one is needed."""
+
+    def __init__(self, start_soon: Callable[..., None]) -> None:
+        self._start_soon = start_soon
+        self._credential = secrets.token_hex(16)
+        self._starting = anyio.Lock()
+        self._process: _Process | None = None
+        self._failures = 0
+        self._path = Path()
+        self._ours: socket.socket | None = None
+
+    async def find(self, folder: Path) -> JSON:
+        """Where it listens, and what to send first. Starts it if it does not run."""
+        async with self._starting:
+            if self._process is None or self._process.ended.is_set():
+                await self._start(folder)
+        return [str(self._path), self._credential]
+
+    async def _start(self, folder: Path) -> None:
+        if self._process is not None and anyio.current_time() - self._process.started < _STABLE_S:
+            await anyio.sleep(_pause(self._failures))
+            self._failures += 1
+        else:
+            self._failures = 0
+        self._close()
+        self._path = folder / f"programs-{secrets.token_hex(4)}.sock"
+        self._ours, popen = self._spawn()
+        process = self._process = _Process(0, popen, anyio.current_time())
+        self._start_soon(self._watch, process)
+        with anyio.move_on_after(_START_S):
+            await anyio.wait_readable(self._ours)  # it listens, or it has ended
+            if self._ours.recv(1):
+                return
+        raise RuntimeError("the process that runs programs does not start")
+
+    def _spawn(self) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
+        theirs, ours = socket.socketpair()
+        with theirs:
+            place = {
+                "path": str(self._path),
+                "credential": self._credential,
+                "supervisor": theirs.fileno(),
+                "level": logger.getEffectiveLevel(),
+            }
+            return ours, subprocess.Popen(
+                [sys.executable, "-m", "toolcrib.upstream.program_host"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "TOOLCRIB_PROGRAMS": json.dumps(place)},
+                process_group=0,
+            )
+
+    async def _watch(self, process: _Process) -> None:
+        code = await process.wait()
+        if code:
+            logger.error("the process %d, which runs programs, ended: %s", process.popen.pid, _outcome(code))
+
+    async def end(self) -> None:
+        """Stop it, and every program with it."""
+        process, self._starting = self._process, anyio.Lock()
+        if process is not None:
+            process.send(signal.SIGTERM)
+            await _first_of(process.ended, timeout_s=_STOP_MARGIN_S)
+            process.send(signal.SIGKILL)
+        self._close()
+
+    def _close(self) -> None:
+        if self._ours is not None:
+            self._ours.close()
+            self._ours = None
+            self._path.unlink(missing_ok=True)
 
 
 def runtime_folder() -> str | None:

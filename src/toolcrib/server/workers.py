@@ -78,6 +78,11 @@ class Worker:
         """Tell the supervisor that this worker is `serving`, or `settled`: it knows what its servers offer."""
         await self.supervisor.ask(event)
 
+    async def find_programs(self) -> tuple[str, str]:
+        """Where the programs of stdio servers run, and what to send there first. Raises `StateUnavailable`."""
+        path, credential = await self.supervisor.ask("programs")
+        return str(path), str(credential)
+
     def retire(self) -> None:
         """Leave new connections to the other workers, and stop soon."""
         self.address.retired.set()

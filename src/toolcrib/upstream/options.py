@@ -3,7 +3,7 @@
 Imports nothing heavy, so that settings can be read without an MCP client.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -367,3 +367,7 @@ class FleetOptions:
     max_tools: Count = 100_000
     """Maximum number of tools accepted from one server."""
     logins: LoginOptions = field(default_factory=LoginOptions)
+    find_programs: Callable[[], Awaitable[tuple[str, str]]] | None = field(default=None, compare=False, repr=False)
+    """Returns the address of the process that runs the programs of stdio servers for several workers, and what to send
+    to it first; None to run them in this process.
+    """

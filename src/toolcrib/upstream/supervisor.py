@@ -352,6 +352,12 @@ class Supervisor:
 
     def _open_channel(self, caller: Caller | None = None) -> Channel:
         """Return a channel for requests with the tokens of this caller, or with those that all share."""
+        shares_program = caller is None and self._fleet.find_programs is not None
+        if shares_program and self._options.transport == "stdio" and self._options.target is None:
+            hosted: Channel = import_module("toolcrib.upstream.hosted").open_channel(
+                self._options, self._fleet, self._redact
+            )
+            return hosted
         with_tokens = None if self._logins is None else self._logins.with_tokens(self._options, caller)
         return open_channel(self._options, self._fleet, self._redact, with_tokens)
 
