@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-results bench-hostile bench-hostile-messages bench-faults bench-soak dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-faults bench-soak dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench:  ## Compare with peers from PyPI, in a virtual environment of its own
 
 bench-retrieval:  ## Search quality and speed beside peers; ARGS="--quick" for a look
 	$(PYTHON) bench/run.py retrieval $(ARGS)
+
+bench-million: $(VENV)/.ready  ## A million tools on disk; ARGS="--tools 20000" for a look
+	$(BIN)/python bench/million.py $(ARGS)
 
 bench-replies: $(VENV)/.ready  ## What a search reply costs, and whether the call can follow; ARGS="--set everyday"
 	$(BIN)/python bench/replies $(ARGS)

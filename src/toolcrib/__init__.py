@@ -23,6 +23,7 @@ _HOMES: Final = {
     "CallerProviders": "server.asgi:CallerProviders",
     "Context": "types:Context",
     "Decision": "types:Decision",
+    "DiskIndex": "large.disk:DiskIndex",
     "Embedder": "search.vectors:Embedder",
     "ExecutionFailed": "errors:ExecutionFailed",
     "Filters": "types:Filters",

@@ -7,6 +7,7 @@ from toolcrib.errors import ToolNotFound as ToolNotFound
 from toolcrib.gateway.gateway import Gateway as Gateway
 from toolcrib.gateway.policy import ByScopes as ByScopes
 from toolcrib.gateway.policy import Rule as Rule
+from toolcrib.large.disk import DiskIndex as DiskIndex
 from toolcrib.middleware.audit import AuditEvent as AuditEvent
 from toolcrib.providers.base import Provider as Provider
 from toolcrib.providers.builder import ToolBuilder as ToolBuilder
@@ -63,6 +64,7 @@ __all__ = [
     "CallerProviders",
     "Context",
     "Decision",
+    "DiskIndex",
     "Embedder",
     "ExecutionFailed",
     "Filters",

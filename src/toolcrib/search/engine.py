@@ -59,19 +59,30 @@ def search(
     """
     options = options or index.options
     view = index.view(mask, overlay)
-    limit = max(1, min(options.default_limit if request.limit is None else request.limit, options.max_limit))
+    limit = hit_limit(request, options)
     allowed = _allowed_tools(view, request.filters)
     lexicon = lexicon or Lexicon.default()
     task = SearchTask(view, allowed, limit, request, options, lexicon, boosts or {}, embedded, past)
     queries = request.queries[: options.max_queries]
     answers = [_answer(task, text, place) for place, text in enumerate(queries)]
+    return join_answers(answers, request.queries, complete=complete)
+
+
+def join_answers(answers: Sequence["QueryAnswer"], asked: Sequence[str], *, complete: bool = True) -> SearchReply:
+    """Join the answers to the first of the queries asked; the note mentions the others."""
+    queries = asked[: len(answers)]
     return SearchReply(
         hits=tuple(hit for answer in answers for hit in answer.hits),
         total=sum(answer.total for answer in answers),
         unmatched=tuple(dict.fromkeys(word for answer in answers for word in answer.unmatched)),
         nearest=tuple(dict.fromkeys(id_ for answer in answers for id_ in answer.nearest)),
-        note=_search_note(answers if complete else (), queries, len(request.queries) - len(queries)),
+        note=_search_note(answers if complete else (), queries, len(asked) - len(queries)),
     )
+
+
+def hit_limit(request: SearchRequest, options: SearchOptions) -> int:
+    """How many hits each query of a request may have."""
+    return max(1, min(options.default_limit if request.limit is None else request.limit, options.max_limit))
 
 
 def prepare(index: Index) -> None:

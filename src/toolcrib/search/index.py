@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -68,6 +68,19 @@ class SegmentView:
         return int(np.count_nonzero(self.visible[self.segment.positions[start:stop]]))
 
 
+class WordStatistics(Protocol):
+    """What is known of the words of a whole catalog, of which a view may hold only a few tools."""
+
+    def frequency(self, stem: str) -> int:
+        """How many tools have the stem."""
+
+    def common_word(self, stem: str) -> str:
+        """The form of a stem that most tools use; empty if no tool has it."""
+
+    def begins_name(self, word: str) -> bool:
+        """Whether the name of a tool begins with the word and continues."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexView:
     """All tools that one caller sees."""
@@ -77,6 +90,8 @@ class IndexView:
     """How many tools are visible in all."""
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     """Values that other modules derive from the view and cache. Callers with different views never share it."""
+    statistics: WordStatistics | None = None
+    """Where the frequencies of words come from; None counts them in the parts."""
 
     @classmethod
     def of(cls, *parts: SegmentView) -> "IndexView":
@@ -94,6 +109,8 @@ class IndexView:
 
     def spans(self, stem: str) -> tuple[int, tuple[tuple[int, int], ...]]:
         """The document frequency of a stem among visible tools, and where its postings are in each part."""
+        if self.statistics is not None:
+            return self.statistics.frequency(stem), tuple([part.segment.span(stem) for part in self.parts])
         if len(self.parts) == 1:
             part = self.parts[0]
             span = part.segment.span(stem)
@@ -103,6 +120,9 @@ class IndexView:
 
     def stem_test(self) -> Callable[[str], bool]:
         """A fast test whether any tool, visible or not, has a stem."""
+        if self.statistics is not None:
+            frequency = self.statistics.frequency
+            return lambda stem: frequency(stem) > 0
         first, *others = [part.segment.vocabulary.stem_numbers for part in self.parts]
         if not others:
             return first.__contains__
@@ -110,6 +130,8 @@ class IndexView:
 
     def name_test(self) -> Callable[[str], bool]:
         """A fast test whether the name of a visible tool begins with a word and continues."""
+        if self.statistics is not None:
+            return self.statistics.begins_name
         first, *others = self.parts
         if first.is_whole and not others:
             return first.segment.first_words.__contains__

@@ -208,10 +208,9 @@ def match_terms(
     language = request_language([word for _, word in query.sequence], accented=not query.text.isascii())
     fillers = stop_words(language)
     terms = ([term for term in query.terms if term.surface not in fillers] or query.terms) if fillers else query.terms
-    known = cache.known
     for term in terms:
         key = term.stem, term.surface, term.is_value, language
-        found = known.get(key)
+        found = cache.find(key)
         if found is None:
             found = cache.add(key, _known_term(view, _expand(view, term, table, lexicon, options, language)))
         expansions, by_coverage, postings, read_as = found
@@ -273,6 +272,10 @@ class TermCache:
         self.known: dict[TermKey, KnownTerm] = {}
         self._postings = 0
 
+    def find(self, key: TermKey) -> KnownTerm | None:
+        """Return a cached term, or None."""
+        return self.known.get(key)
+
     def add(self, key: TermKey, term: KnownTerm) -> KnownTerm:
         """Cache and return a term; all others are dropped first if there are too many of them, or of their postings."""
         self._postings += sum([len(each.positions) for each in term.postings])
@@ -281,6 +284,40 @@ class TermCache:
             self._postings = 0
         self.known[key] = term
         return term
+
+
+class _LocatedTerms(TermCache):
+    """The terms of a whole catalog, with the postings that they have in a view of some of its tools."""
+
+    __slots__ = ("_view", "_whole")
+
+    def __init__(self, view: IndexView, whole: TermCache) -> None:
+        super().__init__(whole.lexicon, whole.options)
+        self._view, self._whole = view, whole
+
+    def find(self, key: TermKey) -> KnownTerm | None:
+        """Return a term that was looked up here or in the whole catalog, or None."""
+        found = self.known.get(key)
+        if found is None and (whole := self._whole.find(key)) is not None:
+            located = {each.stem: _located(self._view, each) for each in whole.expansions}
+            by_coverage = [located[each.stem] for each in whole.by_coverage]
+            postings = _term_postings(self._view, by_coverage)
+            found = self.known[key] = KnownTerm(tuple(located.values()), by_coverage, postings, whole.read_as)
+        return found
+
+
+def _located(view: IndexView, expansion: TermExpansion) -> TermExpansion:
+    segments = [part.segment for part in view.parts]
+    spans = tuple([segment.span(expansion.stem) for segment in segments])
+    tools = tuple([segment.positions[start:stop] for segment, (start, stop) in zip(segments, spans, strict=True)])
+    return expansion._replace(spans=spans, tools=tools)
+
+
+def share_terms(view: IndexView, whole: IndexView) -> None:
+    """Let a view of some tools use the terms that were looked up in the view of all of them."""
+    cache: TermCache | None = whole.memo.get("terms")
+    if cache is not None:
+        view.memo["terms"] = _LocatedTerms(view, cache)
 
 
 def _term_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> TermCache:
@@ -545,6 +582,8 @@ def _spelling_index(segment: Segment) -> SpellingIndex:
 
 def _most_common_word(view: IndexView, expansion: TermExpansion) -> str:
     """The form of a stem that most visible tools use."""
+    if view.statistics is not None:
+        return view.statistics.common_word(expansion.stem)
     counts: dict[str, int] = {}
     for part, span in zip(view.parts, expansion.spans, strict=True):
         for word, count in part.segment.word_counts(*span, part.visible).items():

@@ -356,7 +356,7 @@ def _nearest_embedded(view: IndexView, query: Vectors, allowed: Sequence[Bools],
     ]
     if sum(map(len, places)) > _MAX_EXACT:
         wanted = query_simhash(query)
-        estimates = [_estimate_cosines(each.sketch, wanted)[at] for each, at in zip(tools, places, strict=True)]
+        estimates = [estimate_cosines(each.sketch, wanted)[at] for each, at in zip(tools, places, strict=True)]
         places = _top(view, places, estimates, _MAX_EXACT)
     cosines = [each.rows.products(at, query)[0] for each, at in zip(tools, places, strict=True)]
     return _top(view, places, cosines, count)
@@ -391,7 +391,7 @@ def _preselect(
     wanted = query_simhash(meaning.vectors)[:, meaning.vectors.values.any(axis=1)]
     bases = []
     for part, score, at, all_ in zip(view.parts, match.scores, places, whole, strict=True):
-        base = _estimate_cosines(part.segment.features.sketch, wanted)
+        base = estimate_cosines(part.segment.features.sketch, wanted)
         base *= np.float32(options.semantic_share)
         base += share * score
         bases.append(base if all_ else base[at])
@@ -404,7 +404,7 @@ def _union(positions: Ints, more: Ints) -> Ints:
     return np.sort(np.concatenate([positions, missing])) if len(missing) else positions
 
 
-def _estimate_cosines(sketch: Keys, wanted: Keys) -> Floats:
+def estimate_cosines(sketch: Keys, wanted: Keys) -> Floats:
     """Estimate the cosine of each tool and its nearest clause from the sketches."""
     if not wanted.size:
         return np.zeros(sketch.shape[1], dtype=np.float32)

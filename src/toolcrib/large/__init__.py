@@ -1,0 +1,1 @@
+"""Engines that search more tools than fit in memory."""

@@ -1,0 +1,168 @@
+"""Search catalogs too large to keep in memory: an engine finds candidates, and the default ranking orders them.
+
+An engine knows the words of all tools, and finds those that may fit an analysed query. The second stage is the one of
+`toolcrib.search.ranking`, over the candidates alone, with the statistics of the whole catalog. Those are the same for
+every caller: an engine is for catalogs that all callers see in full.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from toolcrib.checks import checked
+from toolcrib.schema import signature
+from toolcrib.search.engine import QueryAnswer, SearchTask, answer_query, hit_limit, join_answers
+from toolcrib.search.features import SemanticModel
+from toolcrib.search.index import IndexView, SegmentView
+from toolcrib.search.lexical import LexicalMatch, match_terms, share_terms
+from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.options import SearchOptions
+from toolcrib.search.segment import Segment
+from toolcrib.search.signals import read_meaning
+from toolcrib.search.telling import telling_part
+from toolcrib.search.text import ParsedQuery, parse_query
+from toolcrib.search.vectors import QueryVectors
+from toolcrib.types import Filters, Hit, SearchReply, SearchRequest, Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateQuery:
+    """An analysed query: what a tool should have to be a candidate."""
+
+    words: Mapping[str, float]
+    """The stems to look for, with spelling corrected and synonyms included, and the weight of each: its rarity times
+    its relation to the word that was asked for."""
+    names: Mapping[str, float]
+    """Whole names of tools in the query, after `WHOLE_NAME`, with their weights."""
+    vectors: QueryVectors
+    """The meaning of each clause."""
+    filters: Filters
+    count: int
+    """How many tools an engine compares in words and meaning. The best half of them are candidates."""
+
+
+class CandidateEngine(Protocol):
+    """Finds tools that may fit a query."""
+
+    @property
+    def options(self) -> SearchOptions:
+        """The options that its tools were analysed with."""
+
+    @property
+    def model(self) -> SemanticModel:
+        """The source of its vectors."""
+
+    def dictionary(self, queries: Sequence[ParsedQuery], lexicon: Lexicon) -> IndexView:
+        """A view with the words that these queries may match and their statistics, and without tools.
+
+        `count` is the number of all tools.
+        """
+
+    def find(self, query: CandidateQuery) -> Segment:
+        """Find tools that may fit, in any order: half of `query.count`, if there are as many.
+
+        Only names and namespaces of the tools in the segment are used.
+        """
+
+    def first_by_id(self, filters: Filters, limit: int) -> tuple[int, Sequence[Tool]]:
+        """Count the tools that pass the filters, and list the first ones by id."""
+
+    def definitions(self, ids: Iterable[str]) -> Mapping[str, Tool]:
+        """The tools with these ids, by id; without those that are gone."""
+
+
+@checked(shallow=True)
+def search_candidates(
+    engine: CandidateEngine,
+    request: SearchRequest,
+    *,
+    options: SearchOptions | None = None,
+    lexicon: Lexicon | None = None,
+    boosts: Mapping[str, float] | None = None,
+) -> SearchReply:
+    """Search for the tools that fit each query, best first, as `toolcrib.search.engine.search` does.
+
+    `total` counts the candidates that match, not all tools. The nearest names, if nothing fits, are those of
+    candidates. Raises `ValueError` for options with another scorer than `hybrid`.
+    """
+    options = options or engine.options
+    if options.scorer != "hybrid":
+        raise ValueError(f"an engine for candidates has the ranking hybrid, not {options.scorer}")
+    lexicon = lexicon or Lexicon.default()
+    search = _Search(engine, request, options, lexicon, boosts or {})
+    asked = enumerate(request.queries[: options.max_queries])
+    return join_answers([search.answer(text, place) for place, text in asked], request.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What the queries of one request share."""
+
+    engine: CandidateEngine
+    request: SearchRequest
+    options: SearchOptions
+    lexicon: Lexicon
+    boosts: Mapping[str, float]
+
+    def answer(self, text: str, place: int) -> QueryAnswer:
+        """Answer one query."""
+        query = parse_query(text)
+        limit = hit_limit(self.request, self.options)
+        if not query.words:
+            total, tools = self.engine.first_by_id(self.request.filters, limit)
+            return QueryAnswer(
+                [self._shown(Hit(tool=tool, score=0.0, raw=0.0, query=place), tool) for tool in tools], total
+            )
+        part = parse_query(telling_part(query.text, self.engine.model.table))
+        readings = [query, part] if part.words else [query]
+        whole = self.engine.dictionary(readings, self.lexicon)
+        found = [self.engine.find(self._candidate_query(whole, reading)) for reading in readings]
+        view = replace(whole, parts=(*_joined(found), *whole.parts), memo={})
+        share_terms(view, whole)
+        request = replace(self.request, filters=Filters())  # the engine has applied them
+        allowed = [part.visible for part in view.parts]
+        task = SearchTask(view, allowed, limit, request, self.options, self.lexicon, self.boosts, {})
+        return self._with_definitions(answer_query(task, text, query, place))
+
+    def _candidate_query(self, whole: IndexView, query: ParsedQuery) -> CandidateQuery:
+        match = match_terms(whole, query, self.engine.model.table, self.lexicon, self.options)
+        meaning = read_meaning(query, match, self.engine.model, self.lexicon, self.options, {})
+        return CandidateQuery(
+            words=_weights(match),
+            names={item.expansions[0].stem: item.expansions[0].idf for item in match.names},
+            vectors=meaning.vectors,
+            filters=self.request.filters,
+            count=max(self.options.preselected, 2 * hit_limit(self.request, self.options)),
+        )
+
+    def _with_definitions(self, answer: QueryAnswer) -> QueryAnswer:
+        """Replace the names of tools by their definitions; a tool that was removed meanwhile is left out."""
+        tools = self.engine.definitions([hit.tool.id for hit in answer.hits])
+        hits = [self._shown(hit, tools[hit.tool.id]) for hit in answer.hits if hit.tool.id in tools]
+        return replace(answer, hits=hits)
+
+    def _shown(self, hit: Hit, tool: Tool) -> Hit:
+        detail = self.request.detail
+        return replace(hit, tool=tool, signature="" if detail == "summary" else signature(tool), detail=detail)
+
+
+def _weights(match: LexicalMatch) -> dict[str, float]:
+    """The stems that the terms of a query expand to, each with the highest of its weights."""
+    found: dict[str, float] = {}
+    for item in match.terms:
+        for expansion in item.expansions:
+            found[expansion.stem] = max(found.get(expansion.stem, 0.0), expansion.weight * expansion.idf)
+    return found
+
+
+def _joined(segments: Sequence[Segment]) -> tuple[SegmentView, ...]:
+    """The tools of all segments, each visible once."""
+    seen: set[str] = set()
+    views = []
+    for segment in segments:
+        visible = np.array([id_ not in seen for id_ in segment.ids], dtype=np.bool_) & segment.findable
+        seen.update(segment.ids)
+        views.append(SegmentView(segment, visible))
+    return tuple(views)
