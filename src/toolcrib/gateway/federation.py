@@ -16,6 +16,7 @@ import anyio
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.containment import contained
 from toolcrib.errors import ServerUnavailable, ToolcribError
+from toolcrib.gateway.disk_catalog import DiskCatalog, searches_on_disk
 from toolcrib.gateway.policy import allows_everything
 from toolcrib.gateway.provider_state import declared_cache_s, failure_reason, read_tools
 from toolcrib.gateway.snapshot import (
@@ -71,6 +72,8 @@ class FederatedSearch:
     async def search(self, ctx: Context, view: View, request: SearchRequest) -> FederatedHits | None:
         """Return what searching providers found; None if there are no such providers."""
         backends = self._providers_with(ctx, view, ProviderFeature.SEARCH)
+        if not allows_everything(self._policy):
+            backends = [backend for backend in backends if not searches_on_disk(backend.provider)]
         if not backends:
             return None
 
@@ -257,7 +260,8 @@ async def look_up_tool(
             failed = failed or _lookup_failure(name, backend, error)
             continue
         if isinstance(tool, Tool) and not invalid_field(tool) and sees(tool):
-            return _resolve(tool, backend)
+            owners = provider.backends_of(tool.key) if isinstance(provider, DiskCatalog) else (backend,)
+            return _resolve(tool, owners[0]) if owners else None
     if failed is not None:
         raise failed
     return None

@@ -22,6 +22,7 @@ from toolcrib.errors import (
     InsufficientScope,
     InvalidArguments,
     ServerUnavailable,
+    SettingsError,
     ToolcribError,
     ToolNotFound,
 )
@@ -29,7 +30,7 @@ from toolcrib.gateway.embedding import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merge_hits
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
-from toolcrib.gateway.policy import AllowAll, decide, lacking_scopes
+from toolcrib.gateway.policy import AllowAll, allows_everything, decide, lacking_scopes
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.search_pages import SearchPage
@@ -150,6 +151,11 @@ class Gateway:
         """
         self.options = options or GatewayOptions()
         self.state: StateStore = state or MemoryStore()
+        if self.options.engine != "memory" and not allows_everything(policy):
+            raise SettingsError(
+                "The engine tantivy is for tools that every caller may see: its scores depend on all of them.",
+                hint="Remove the policy, or use search.engine memory.",
+            )
         self.refresher = CatalogRefresher(sources, self.options, saved_index)
         self._policy: Policy = policy or AllowAll()
         self._observer = observer

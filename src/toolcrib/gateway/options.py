@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from toolcrib.checks import checked
 from toolcrib.middleware.options import CallOptions
@@ -59,6 +60,10 @@ class GatewayOptions:
     """A function that gives such phrases for a tool, `package.module:function`; empty for none."""
     synonyms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Additional synonyms: words, each with those that may replace it."""
+    engine: Literal["memory", "tantivy"] = "memory"
+    """Where shared tools are searched: in memory, or on disk in `index`. The latter refuses policies."""
+    index: Path | None = None
+    """The folder of the index on disk."""
     embedder: str = "static"
     """What compares meanings beside the built-in table: `static` for nothing else, or what `embedders.models.load`
     takes."""
@@ -94,3 +99,32 @@ class GatewayOptions:
     """When a provider that could not list its tools is polled again, and tools that could not be embedded are tried
     again, in seconds; for the latter, the time doubles with each failure up to 20 times.
     """
+
+    def __post_init__(self) -> None:
+        """Refuse what an index on disk cannot do."""
+        problem = engine_problem(
+            self.engine,
+            index=self.index,
+            scorer=self.search.scorer,
+            embedder=self.embedder,
+            past=self.past_requests is not None,
+        )
+        if problem:
+            raise ValueError(problem)
+
+
+def engine_problem(engine: str, *, index: object, scorer: str, embedder: str, past: bool) -> str:
+    """Why an engine does not work with the other options of a search; empty if it does.
+
+    >>> engine_problem("tantivy", index="tools-index", scorer="bm25", embedder="static", past=False)
+    'the engine tantivy has the scorer hybrid, not bm25'
+    """
+    if engine == "memory":
+        return ""
+    if index is None:
+        return f"the engine {engine} needs index, the folder for its files"
+    if scorer != "hybrid":
+        return f"the engine {engine} has the scorer hybrid, not {scorer}"
+    if embedder.strip() != "static":
+        return f"the engine {engine} works without an embedder"
+    return f"the engine {engine} works without past_requests" if past else ""

@@ -14,15 +14,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
-from toolcrib.errors import NotStarted
+from toolcrib.errors import NotStarted, ToolcribError
+from toolcrib.gateway.disk_catalog import DiskCatalog
 from toolcrib.gateway.indexing import IndexMaintenance, SnapshotBuilder
 from toolcrib.gateway.keywords import Describe, Keywords, ToolDescriber, ToolKeywords
 from toolcrib.gateway.options import GatewayOptions
@@ -34,8 +36,9 @@ from toolcrib.gateway.provider_state import (
     statuses_for_snapshot,
     with_rejected,
 )
-from toolcrib.gateway.snapshot import RejectedDefinition, Snapshot
+from toolcrib.gateway.snapshot import ProviderTools, RejectedDefinition, Snapshot
 from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
+from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
 from toolcrib.state.saved_index import SavedIndex
@@ -84,6 +87,7 @@ class CatalogRefresher:
     ) -> None:
         """Nothing is polled before `run`, or before the first request without it. `saved` keeps the search index."""
         self._builder = SnapshotBuilder(options, saved)
+        self._on_disk = _disk_catalog(options)
         self.maintenance = IndexMaintenance(
             options,
             saved,
@@ -150,6 +154,9 @@ class CatalogRefresher:
             self._home = None
             self._applied = -1
             self.maintenance.stop()
+            if self._on_disk is not None:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._on_disk.close)
             self._release_waiters()
 
     def _debounce_s(self) -> float:
@@ -191,7 +198,8 @@ class CatalogRefresher:
 
     def backends(self) -> list[Backend]:
         """Return the shared providers in order of precedence."""
-        return self._registry.backends()
+        found = self._registry.backends()
+        return found if self._on_disk is None else [*found, self._on_disk.backend]
 
     def use_keywords(self, listed: Keywords) -> None:
         """Add these keywords to the tools from now on, by id. Thread-safe."""
@@ -385,7 +393,7 @@ class CatalogRefresher:
         else:
             await self._poller.poll_due(group, states)
         began = time.monotonic()
-        await self._builder.build(self._registry.provider_tools(), self.maintenance, version=changes)
+        await self._builder.build(await self._listed(states), self.maintenance, version=changes)
         self._last_build_s = time.monotonic() - began
         self._statuses = None
         self._status_logger.log_changes(self.statuses())
@@ -393,6 +401,18 @@ class CatalogRefresher:
         if group is not None and not self._dirty.is_set() and not any(state.polling for state in states):
             self._clean.set()
         return changes
+
+    async def _listed(self, states: Sequence[ProviderState]) -> tuple[ProviderTools, ...]:
+        """What the providers list, for the snapshot; the tools that are searched on disk are put there instead."""
+        offers = self._registry.provider_tools()
+        if self._on_disk is None:
+            return offers
+        settled = not self.is_connecting() and not any(state.polling for state in states)
+        try:
+            return await anyio.to_thread.run_sync(partial(self._on_disk.take, offers, settled=settled))
+        except ToolcribError:
+            logger.exception("the tools could not be put on disk")
+            return tuple(replace(offer, tools=()) for offer in offers)
 
     async def _refresh_now(self) -> None:
         """Refresh in the event loop of a request, because `run` does not run."""
@@ -415,6 +435,14 @@ class CatalogRefresher:
     def _notify_listeners(self) -> None:
         for listener in tuple(self._listeners.values()):
             call_logged(listener)
+
+
+def _disk_catalog(options: GatewayOptions) -> DiskCatalog | None:
+    """The catalog on disk that the options ask for. Raises `MissingExtra`."""
+    if options.engine == "memory" or options.index is None:
+        return None
+    lexicon = Lexicon.default().with_pairs(options.synonyms) if options.synonyms else None
+    return DiskCatalog(options.index, options.search, lexicon)
 
 
 class ProviderPoller:

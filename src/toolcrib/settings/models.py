@@ -12,7 +12,7 @@ from pydantic import Field
 
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptions
+from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptions, engine_problem
 from toolcrib.gateway.policy import ByScopes, Effect, Patterns, Rule
 from toolcrib.middleware.options import (
     ApprovalMode,
@@ -91,6 +91,8 @@ _RuleWords = Annotated[Words, checked(_empty_problem)]
 class SearchTable(Table):
     """`search`: ranking, and what meanings are compared with."""
 
+    engine: Literal["memory", "tantivy"] | None = None
+    index: NonEmpty | None = None
     scorer: Scorer | None = None
     fallback: Literal["", "popular"] | None = None
     nothing_below: Share | None = None
@@ -107,6 +109,16 @@ class SearchTable(Table):
     group: bool = False
     page_size: Count | None = None
     tokens: Annotated[str, one_of((ESTIMATE, *ENCODINGS))] | None = None
+
+
+def _engine_problem(search: SearchTable) -> str:
+    return engine_problem(
+        search.engine or "memory",
+        index=search.index,
+        scorer=search.scorer or "hybrid",
+        embedder=search.embedder or "static",
+        past=search.past_requests is not None,
+    )
 
 
 class TimeoutsTable(Table):
@@ -350,7 +362,7 @@ class ToolcribTable(Table):
     structured_replies: bool = True
     max_message_bytes: _Bytes | None = None
     results: ResultsTable = Field(default_factory=ResultsTable)
-    search: SearchTable = Field(default_factory=SearchTable)
+    search: Annotated[SearchTable, checked(_engine_problem)] = Field(default_factory=SearchTable)
     timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable)
     providers: ProvidersTable = Field(default_factory=ProvidersTable)
     backoff: BackoffTable = Field(default_factory=BackoffTable)
@@ -384,9 +396,11 @@ class ToolcribTable(Table):
         search, waits = self.search.given(), self.timeouts.given("search_wait_s", "list_wait_s", "call_grace_s")
         options: dict[str, Any] = {
             name: search[name]
-            for name in ("embedder", "group", "page_size", "past_requests", "describe")
+            for name in ("engine", "embedder", "group", "page_size", "past_requests", "describe")
             if name in search
         }
+        if "index" in search:
+            options["index"] = folder / Path(search["index"]).expanduser()
         if "embedder_cache" in search:
             options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()
         if "index_cache" in search:
