@@ -85,6 +85,7 @@ def test_several_gateways_share_redis_and_only_the_proxy_is_published_to_this_ma
 
 def test_a_reload_of_the_service_is_the_signal_that_reads_the_settings_again() -> None:
     assert unit()["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert unit()["Service"]["KillMode"] == "mixed", "workers are stopped by their supervisor, once calls have ended"
     assert unit()["Service"]["NoNewPrivileges"] == "true"
 
 

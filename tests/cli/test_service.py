@@ -61,6 +61,7 @@ def test_a_unit_of_systemd_is_written_started_shown_and_removed(
     started = shlex.split(parser["Service"]["ExecStart"])
     assert started == [sys.executable, "-m", "toolcrib", "serve", "--http", "--config", str(config)]
     assert parser["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert parser["Service"]["KillMode"] == "mixed"
     assert str(tmp_path / "bin") in parser["Service"]["Environment"]
     assert systemctl.calls() == ["--user daemon-reload", "--user enable toolcrib", "--user restart toolcrib"]
     assert command("service", "status", "--json").json == {"file": str(unit), "installed": True, "running": True}

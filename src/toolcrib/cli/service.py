@@ -261,7 +261,7 @@ class SystemdUnit(ServiceManager):
             *("[Service]", f"ExecStart={' '.join(map(_quoted, command))}", "ExecReload=/bin/kill -HUP $MAINPID"),
             *(f"Environment={_quoted_value(f'{name}={value}')}" for name, value in environ.items()),
             "Restart=on-failure",
-            *("TimeoutStopSec=10", "NoNewPrivileges=true", ""),
+            *("KillMode=mixed", "TimeoutStopSec=10", "NoNewPrivileges=true", ""),
             *("[Install]", "WantedBy=default.target", ""),
         ]
         return "\n".join(lines).encode()

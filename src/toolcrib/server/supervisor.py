@@ -41,7 +41,7 @@ _START_S: Final = 120.0
 """How long a worker may take until it serves, in seconds."""
 _SETTLE_S: Final = 30.0
 """How long a worker that replaces another may take to know what its servers offer."""
-_STOP_MARGIN_S: Final = 8.0
+_STOP_MARGIN_S: Final = 5.0
 """Time for workers to stop in addition to that of their running calls, in seconds."""
 _POLL_S: Final = 0.05
 _RANDOM: Final = SystemRandom()
