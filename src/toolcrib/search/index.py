@@ -179,31 +179,6 @@ class Index:
             return cls._whole(Segment.build(tools, options=options, model=model))
         return previous._changed(tools)  # noqa: SLF001 - of the same class
 
-    @classmethod
-    def from_segment(
-        cls, segment: Segment, tools: Sequence[Tool], rows: Sequence[int], *, previous: "Index | None" = None
-    ) -> "Index":
-        """Build an index of the tools with a restored segment, which has the row of many of them.
-
-        `rows` has the row of each tool, and -1 for a tool that the segment does not know; no row occurs twice. Unknown
-        tools are analyzed, except the tool objects that the small segment of `previous` holds.
-        """
-        present = [ABSENT] * len(segment)
-        places = np.full(len(segment), -1, dtype=np.int32)
-        fresh: list[tuple[int, Tool]] = []
-        for position, (tool, row) in enumerate(zip(tools, rows, strict=True)):
-            if row < 0:
-                fresh.append((position, tool))
-            else:
-                present[row], places[row] = tool, position
-        base = segment.with_tools(present)
-        if base.model.tools is not None:
-            base = base.with_vectors(base.model)
-        deltas = previous.segments[1:] if previous is not None and previous.model == base.model else ()
-        nowhere = [np.full(len(delta), -1, dtype=np.int32) for delta in deltas]
-        empty = cls(0, (base, *deltas), (places, *nowhere))
-        return empty._joined([places, *nowhere], fresh)
-
     def updated(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> "Index":
         """Return an index with some tools added at the end, and those with some ids removed.
 
@@ -336,6 +311,31 @@ class Index:
         """The positions of the tools with that id."""
         found = [places[segment.positions_of(id_)] for segment, places in self._pairs()]
         return [position for at in found for position in at.tolist() if position >= 0]
+
+
+def index_from_segment(
+    segment: Segment, tools: Sequence[Tool], rows: Sequence[int], *, previous: Index | None = None
+) -> Index:
+    """Build an index of the tools with a restored segment, which has the row of many of them.
+
+    `rows` has the row of each tool, and -1 for a tool that the segment does not know; no row occurs twice. Unknown
+    tools are analyzed, except the tool objects that the small segment of `previous` holds.
+    """
+    present = [ABSENT] * len(segment)
+    places = np.full(len(segment), -1, dtype=np.int32)
+    fresh: list[tuple[int, Tool]] = []
+    for position, (tool, row) in enumerate(zip(tools, rows, strict=True)):
+        if row < 0:
+            fresh.append((position, tool))
+        else:
+            present[row], places[row] = tool, position
+    base = segment.with_tools(present)
+    if base.model.tools is not None:
+        base = base.with_vectors(base.model)
+    deltas = previous.segments[1:] if previous is not None and previous.model == base.model else ()
+    nowhere = [np.full(len(delta), -1, dtype=np.int32) for delta in deltas]
+    empty = Index(0, (base, *deltas), (places, *nowhere))
+    return empty._joined([places, *nowhere], fresh)  # noqa: SLF001 - of the same module
 
 
 def _in_order(pairs: Iterable[tuple[Segment, Ints]], behind: Iterable[tuple[int, Tool]]) -> list[Tool]:

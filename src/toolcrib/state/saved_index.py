@@ -33,7 +33,7 @@ import numpy.typing as npt
 from toolcrib._version import VERSION
 from toolcrib.checks import checked
 from toolcrib.search.features import SemanticModel, default_semantic_model
-from toolcrib.search.index import Index
+from toolcrib.search.index import Index, index_from_segment
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.segment import ANALYSIS_VERSION, Segment
 from toolcrib.search.text import stem
@@ -170,7 +170,7 @@ class StoredSegment:
         """Build the index of these tools; `previous` is one that was built with the same file."""
         left = dict(self.rows)
         rows = [left.pop(of, -1) for of in hashes or tool_hashes(tools)]
-        return Index.from_segment(self.segment, tools, rows, previous=previous)
+        return index_from_segment(self.segment, tools, rows, previous=previous)
 
 
 @contextmanager
