@@ -54,6 +54,7 @@ def test_servers_as_json_has_every_field(command: Command, settings: Settings) -
         "reason": "",
         "tools": 4,
         "rejected": [],
+        "marked": [],
         "stale": False,
         "cached": False,
         "as_of": None,

@@ -105,7 +105,7 @@ class BoostOptions:
     """Times the natural logarithm of one more than the successes."""
 
 
-@checked(methods=("record", "boost", "stats", "from_dict"))
+@checked(methods=("record", "record_call", "boost", "stats", "without", "from_dict"))
 class Session:
     """What one session used, by tool id. Safe to use from several threads and tasks."""
 
