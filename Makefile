@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-faults bench-soak dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-faults bench-soak bench-capacity bench-mixed dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,12 @@ bench-faults: $(VENV)/.ready  ## Faulty servers behind a gateway, and what they 
 
 bench-soak: $(VENV)/.ready  ## Ten minutes of mixed load: whether memory grows with the number of calls; ARGS="--seconds 300"
 	$(BIN)/python bench/soak.py $(ARGS)
+
+bench-capacity:  ## CPU a call, a search and a session of workers and replicas, and what rates of calls need
+	$(PYTHON) bench/run.py capacity
+
+bench-mixed:  ## Clients with sessions that call, list and ping, beside ContextForge from PyPI
+	$(PYTHON) bench/run.py mixed_load
 
 bench-hostile-messages: $(VENV)/.ready  ## Hostile answers, heads, bodies and sessions, and what other callers feel; ARGS="--only TEXT"
 	$(BIN)/python bench/hostile_messages.py $(ARGS)

@@ -23,8 +23,9 @@ class LostAnswer(Exception):
 class Caller:
     """One client. It has one request under way at a time."""
 
-    def __init__(self, url: str, *, modern: bool) -> None:
+    def __init__(self, url: str, *, modern: bool, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
+        self._headers = dict(headers or {})
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path
         self.modern = modern
         self.session = ""
@@ -96,6 +97,7 @@ class Caller:
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
             "Content-Length": str(len(body)),
+            **self._headers,
             **headers,
         }
         lines = "".join(f"{key}: {value}\r\n" for key, value in all_headers.items() if value)

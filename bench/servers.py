@@ -4,6 +4,7 @@ Each prints its address on the first line of standard output.
 """
 
 import asyncio
+import json
 import socket
 import sys
 from typing import Any
@@ -31,6 +32,50 @@ def upstream(tools: int) -> Any:
         "upstream", on_list_tools=list_tools, on_call_tool=call_tool, get_tool_input_schema=lambda _: None
     )
     return server.streamable_http_app(json_response=True)
+
+
+def plain(tools: int) -> Any:
+    """The same tools without the SDK, so that the server takes little of the machine: 2026-07-28 only, no checks."""
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    names = ["echo", *(f"other_{number}" for number in range(tools - 1))]
+    listed = [{"name": name, "description": f"The tool {name}", "inputSchema": schema} for name in names]
+    discovered = {
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "upstream", "version": "1"},
+        "ttlMs": 60_000,
+        "cacheScope": "public",
+        "resultType": "complete",
+    }
+
+    def answer(message: dict[str, Any]) -> dict[str, Any]:
+        if message["method"] == "tools/call":
+            text = message["params"]["arguments"]["text"]
+            return {"content": [{"type": "text", "text": text}], "resultType": "complete"}
+        if message["method"] == "tools/list":
+            return {"tools": listed, "ttlMs": 60_000, "cacheScope": "public", "resultType": "complete"}
+        return discovered
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            while (event := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{event['type']}.complete"})
+            return await send({"type": "lifespan.shutdown.complete"})
+        body = b""
+        while (event := await receive()) and event["type"] == "http.request":
+            body += event["body"]
+            if not event.get("more_body"):
+                break
+        message = json.loads(body) if body else {}
+        if "id" not in message:
+            await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+            return await send({"type": "http.response.body", "body": b""})
+        reply = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer(message)}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(reply)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        return await send({"type": "http.response.body", "body": reply})
+
+    return app
 
 
 def fastmcp_default(url: str) -> Any:
@@ -66,6 +111,8 @@ async def main() -> None:
     print(f"http://127.0.0.1:{sock.getsockname()[1]}/mcp", flush=True)
     if kind == "upstream":
         await serve(upstream(int(rest[0])), sock)
+    elif kind == "plain":
+        await serve(plain(int(rest[0])), sock)
     elif kind == "fastmcp-default":
         await serve(fastmcp_default(rest[0]), sock)
     else:
