@@ -14,7 +14,8 @@ import mcp_types
 import pytest
 from tests.server.conftest import TOKENS, Crib, PerTenant, crib, native
 
-from toolcrib.errors import ExecutionFailed, ToolNotFound
+from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolNotFound
+from toolcrib.server.auth import StaticTokens
 from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.lifespan import AsgiApp
@@ -24,7 +25,7 @@ from toolcrib.server.sessions import SessionManager
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.tracing import Tracing
-from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
+from toolcrib.types import Caller, Context, Object, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -376,6 +377,24 @@ async def test_a_plain_request_passes_none_of_the_layers(monkeypatch: pytest.Mon
             await served.ask(call("plain", headers={unusual: "unknown"}))
         await served.ask(call("plain", headers={"origin": "http://127.0.0.1"}))
         assert len(passed) == 3
+
+
+class OnlyFromTheOffice(StaticTokens):
+    """Tokens that are good in one place only."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        if headers.get("x-place") != "office":
+            raise NotAuthenticated("Come to the office.")
+        return await super().authenticate(headers)
+
+
+async def test_what_an_authenticator_checks_beside_the_token_is_checked_of_plain_calls_too() -> None:
+    async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
+        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}), authenticator=OnlyFromTheOffice(TOKENS))
+        async with app.running():
+            both = Both(served, app)
+            assert (await both.ask(call("plain", headers={"x-place": "office"})))[0] == 200
+            assert (await both.ask(call("plain")))[0] == 401
 
 
 @pytest.mark.parametrize("tokens", [TOKENS, ()])

@@ -170,6 +170,17 @@ async def test_a_session_that_its_client_ended_stays_ended() -> None:
             assert (await post(two, "tools/list", {}, session=session)).status_code == 404
 
 
+async def test_a_caller_cannot_end_the_session_of_another() -> None:
+    with anyio.fail_after(60):
+        async with gateways() as (one, two):
+            session = await opened(one)
+            headers = {**token(BOB), "mcp-session-id": session, "mcp-protocol-version": LEGACY}
+            async with httpx2.AsyncClient() as http:
+                assert (await http.delete(one.url, headers=headers)).status_code == 404
+            await one.end()
+            assert (await post(two, "tools/list", {}, session=session)).status_code == 200
+
+
 async def test_an_id_that_was_changed_opens_nothing() -> None:
     with anyio.fail_after(30):
         async with gateways() as (one, two):

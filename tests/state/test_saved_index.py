@@ -302,11 +302,22 @@ def names_below(folder: Path) -> set[str]:
 
 async def test_old_files_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_index, "_MAX_FOLDER_BYTES", 1_500_000)
-    for age, name in enumerate(("newer.index", "older.index", ".older.index.1.tmp")):
+    newer, older = (SavedIndex(tmp_path, key).path.name for key in ("newer", "older"))
+    for age, name in enumerate((newer, older, f".{older}.{'0' * 16}.tmp")):
         write_old(tmp_path / name, bytes(700_000), hours=age + 1)
     async with gateway(tmp_path, provider("a", TOOLS[:150])):
         pass
-    assert names_below(tmp_path) == {"newer.index", SavedIndex(tmp_path, "mine").path.name}
+    assert names_below(tmp_path) == {newer, SavedIndex(tmp_path, "mine").path.name}
+
+
+async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_index, "_MAX_FOLDER_BYTES", 0)
+    theirs = {"notes.tmp", ".swap.tmp", "book.index", "read.index.tmp"}
+    for name in theirs:
+        write_old(tmp_path / name, b"theirs", hours=48)
+    async with gateway(tmp_path, provider("a", TOOLS[:150])):
+        pass
+    assert names_below(tmp_path) == theirs | {SavedIndex(tmp_path, "mine").path.name}
 
 
 @pytest.mark.parametrize(("cache", "folders"), [(True, ["index"]), (False, []), ("elsewhere", ["elsewhere"])])

@@ -1,5 +1,7 @@
 """Programs that run once for several workers, each with a fleet of its own."""
 
+import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
+import anyio.to_thread
 import pytest
 from tests.upstream.support import CTX, FAST, READY, alive, call, call_json, names, raw, until
 from tests.upstream.test_session_connections import Peer
@@ -16,7 +20,7 @@ from toolcrib.errors import ConnectionLost, UpstreamError
 from toolcrib.types import Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.program_host import ProgramHost
+from toolcrib.upstream.program_host import ProgramHost, write_spec
 
 pytestmark = pytest.mark.anyio
 
@@ -183,3 +187,39 @@ async def test_an_error_of_a_program_keeps_its_code(tmp_path: Path) -> None:
         with pytest.raises(UpstreamError) as raised:
             await call(servers[1], "reject")
         assert raised.value.data["rpc_code"] == -32602
+
+
+@pytest.mark.parametrize("gives_up", ["by a crash", "by a timeout"])
+async def test_a_worker_that_goes_away_during_the_start_of_a_program_does_not_keep_others_from_using_it(
+    tmp_path: Path, gives_up: str
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    hello = {"credential": "secret", "program": write_spec(raw(gate=str(gate)))}
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "w", "version": "1"}}
+    initialize = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params}
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+
+    async def join(stream: anyio.abc.SocketStream, *messages: dict[str, Any]) -> None:
+        await stream.send(json.dumps(hello).encode() + b"\n")
+        assert b"running" in await stream.receive()
+        for message in messages:
+            await stream.send(json.dumps(message).encode() + b"\n")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            host = ProgramHost("secret")
+            await group.start(host.serve, tmp_path / "host")
+            first = await anyio.connect_unix(tmp_path / "host")
+            await join(first, initialize, *([cancelled] if gives_up == "by a timeout" else []))
+            await anyio.wait_all_tasks_blocked()
+            async with await anyio.connect_unix(tmp_path / "host") as second:
+                await join(second, initialize)
+                await anyio.wait_all_tasks_blocked()
+                await first.aclose()
+                await anyio.wait_all_tasks_blocked()
+                await anyio.to_thread.run_sync(gate.write_text, "")
+                answer = json.loads(await second.receive())
+                assert answer["id"] == 7
+                assert answer["result"]["serverInfo"]["name"] == "raw"
+                group.cancel_scope.cancel()

@@ -6,7 +6,7 @@ Most requests are calls that need none of what the layers are for. One that is c
 
 import asyncio
 from collections.abc import Collection
-from typing import Final
+from typing import Final, cast
 
 import anyio
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -120,7 +120,9 @@ class Front:
         """`paths` are those of the endpoint that no other route has."""
         self._direct = direct
         self._options = options
-        self._tokens = authenticator if isinstance(authenticator, StaticTokens | Credentials) else None
+        self._tokens: StaticTokens | Credentials | None = None
+        if type(authenticator) in (StaticTokens, Credentials):  # a subclass may ask for more than a token
+            self._tokens = cast("StaticTokens | Credentials", authenticator)
         self._is_open = authenticator is None
         self._paths = frozenset(paths)
         self._rules = HostRules(options)

@@ -157,7 +157,7 @@ class SessionManager:
 
     async def _serve(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         if self._replicas is not None:
-            if scope["method"] == "DELETE":
+            if scope["method"] == "DELETE" and self._replicas.unseal(session_id, request_caller(scope)) is not None:
                 await self._replicas.end_session(session_id)
             if session_id not in self._sessions and not await self._continue(self._replicas, session_id, scope):
                 await self._refuse(scope, receive, send)

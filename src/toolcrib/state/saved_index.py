@@ -12,6 +12,7 @@ import logging
 import marshal
 import mmap
 import os
+import re
 import secrets
 import sys
 import time
@@ -68,6 +69,9 @@ _MAX_FOLDER_BYTES: Final = 1 << 30
 _ABANDONED_S: Final = 3600.0
 """After this time, a file that was not completed is removed."""
 _SUFFIX: Final = ".index"
+_FINISHED: Final = re.compile(r"[0-9a-f]{24}\.index")
+"""The names of a gateway's files; others in the same folder are not ours to remove."""
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{24}\.index\.[0-9a-f]{16}\.tmp")
 _STEMMED: Final = ("queries", "stopped", "встречами", "отправленных", "календаре", "συναντήσεων", "اجتماعات", "फ़ाइलें")
 
 
@@ -384,10 +388,10 @@ class SavedIndex:
         for path in self.path.parent.iterdir():
             with suppress(OSError):
                 about = path.stat()
-                if path.suffix == ".tmp":
+                if _UNFINISHED.fullmatch(path.name):
                     if now - about.st_mtime > _ABANDONED_S:
                         path.unlink()
-                elif path.suffix == _SUFFIX:
+                elif _FINISHED.fullmatch(path.name):
                     kept.append((path == self.path, about.st_mtime, about.st_size, path))
         for own, _, size, path in sorted(kept, reverse=True):
             total += size

@@ -198,7 +198,9 @@ class _Program:
                     await self._forget(worker)
 
     async def _forget(self, worker: _Worker) -> None:
-        for number in [number for number, one in self._pending.items() if one.worker is worker]:
+        for number, pending in [(number, one) for number, one in self._pending.items() if one.worker is worker]:
+            if pending.method in _HANDSHAKE:
+                continue  # the answer is for every worker
             del self._pending[number]
             await self._send_notification("notifications/cancelled", {"requestId": number, "reason": "it has gone"})
         for question in [question for question, one in self._asked.items() if one is worker]:
@@ -269,8 +271,9 @@ class _Program:
             self._is_initialized = True
         elif method == "notifications/cancelled":
             number = worker.ids.pop(params.get("requestId"), None)  # type: ignore[arg-type]  # any other is unknown
-            if number is None:
-                return
+            pending = None if number is None else self._pending.get(number)
+            if number is None or (pending is not None and pending.method in _HANDSHAKE):
+                return  # an answer to the handshake is for every worker
             self._pending.pop(number, None)
             await self._send_notification(method, {**params, "requestId": number})
             return
@@ -290,9 +293,9 @@ class _Program:
             await self._notify(message)
         elif (pending := self._pending_of(message.id)) is not None:
             del self._pending[pending.number]
-            pending.worker.ids.pop(pending.request_id, None)
             outcome = message.error if isinstance(message, JSONRPCError) else message.result
-            await self._reply(pending.worker, pending.request_id, outcome)
+            if pending.worker.ids.pop(pending.request_id, None) is not None:
+                await self._reply(pending.worker, pending.request_id, outcome)
             if pending.method in _HANDSHAKE:
                 self._answers[pending.method] = outcome
                 for worker, request_id in self._waiting.pop(pending.method, ()):
