@@ -43,7 +43,7 @@ async def show(visit: Visit) -> ConsolePage:
         "limit": visit.parts.options.calls,
         "content": visit.parts.recorder.content,
         "outcomes": _outcomes(answers.given.values()),
-        "processes": (processes.own, *others) if others else (),
+        "processes": sorted((processes.own, *others), key=lambda one: (one.name, one.id)) if others else (),
         "missing": [peer.name for peer in answers.missing],
         "chosen_process": process,
         **{f"chosen_{name}": value for name, value in chosen.items()},

@@ -103,7 +103,8 @@ async def show(visit: Visit) -> ConsolePage:
         "searches": sum(minute.searches for minute in minutes),
         "recent": recent[:_RECENT],
         "failures": failures[:_RECENT],
-        "processes": tuple(answers.given.items()),
+        # Not this one first: either of several workers may answer the next request for the page.
+        "processes": sorted(answers.given.items(), key=lambda pair: (pair[0].name, pair[0].id)),
         "missing": [peer.name for peer in answers.missing],
         "differing": len({one.settings for one in all_}) > 1,
         "problems": [(peer.name, one.problem) for peer, one in answers.given.items() if one.problem],
