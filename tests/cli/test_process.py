@@ -271,6 +271,15 @@ def test_serve_over_http_without_an_address_takes_that_of_the_settings(
         assert any(b"serving MCP at http://localhost:" in line for line in lines)
 
 
+def test_serve_refuses_workers_that_would_share_an_index_on_disk(settings: Settings, tmp_path: Path) -> None:
+    search = {"engine": "tantivy", "index": str(tmp_path / "index")}
+    file = settings({"http": {"port": 0}, "search": search}, good=toolbox())
+    with started("serve", "--http", "--workers", "2", "--config", file) as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == ExitCode.SETTINGS
+    assert b"each process needs a folder of its own" in err
+
+
 def test_serve_requires_http_for_the_older_transport(settings: Settings) -> None:
     with started("serve", "--sse", "--config", settings()) as process:
         _, err = process.communicate(timeout=PATIENCE_S)

@@ -176,7 +176,7 @@ def _exit_on_sigterm() -> Iterator[None]:
     "--workers",
     type=click.IntRange(1, 256),
     metavar="N",
-    help="With --http: how many processes serve the address, one for each processor core at most.",
+    help="With --http: how many processes serve the address. More than processor cores gain nothing.",
 )
 @click.option("--sse", is_flag=True, help="With --http: serve the older HTTP+SSE transport at /sse instead of /mcp.")
 @click.option(

@@ -166,7 +166,10 @@ MEANINGS: Final = {
     ExitCode.NOT_FOUND: "no tool or server has that name, or several tools do",
     ExitCode.TOOL: "the tool returned an error",
     ExitCode.SERVER: "a server is not available or did not respond; doctor, audit: something is wrong",
-    ExitCode.REFUSED: "the call was not run: not approved, not permitted, or over a rate limit; lint, can: refused",
+    ExitCode.REFUSED: (
+        "the call was not run: not approved, not permitted, or over a rate limit; lint, can: refused; "
+        "doctor: a definition waits for your trust"
+    ),
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
     ExitCode.CLOSED_PIPE: "the reader of the output closed the pipe",
     ExitCode.TERMINATED: "ended by SIGTERM (serve ends with 0)",

@@ -75,7 +75,7 @@ def serve_http(
 ) -> None:
     """Serve over HTTP, until SIGTERM or Ctrl-C, in as many processes. `load` reads the settings again.
 
-    Raises `SettingsError` if a token is needed, or cannot be read.
+    Raises `SettingsError` if a token is needed, or cannot be read, or if workers would share an index on disk.
     """
     host, port = host_and_port(address, settings.http.host, settings.http.port)
     if settings.http_problem:
@@ -89,6 +89,11 @@ def serve_http(
         worker = import_module("toolcrib.server.workers").Worker.from_environment()
         settings = replace(settings, fleet=replace(settings.fleet, find_programs=worker.find_programs))
     elif workers > 1:
+        if settings.gateway.engine != "memory":
+            raise SettingsError(
+                "Workers cannot share an index on disk: each process needs a folder of its own.",
+                hint="Use --workers 1, or search.engine memory.",
+            )
         _supervise(settings, host, port, workers, log)
 
     async def serve(app: App, stop: anyio.Event) -> None:
