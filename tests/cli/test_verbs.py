@@ -440,6 +440,15 @@ def test_doctor_is_content_when_all_is_well(command: Command, settings: Settings
     assert "All is well: 1 server, 4 tools." in ran.out
 
 
+def test_doctor_sees_the_tools_of_a_gateway_that_searches_on_disk(
+    command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    search = {"engine": "tantivy", "index": str(tmp_path / "index")}
+    ran = command("doctor", "-c", settings({"search": search}, good=toolbox()))
+    assert "All is well: 1 server, 4 tools." in ran.out
+    assert not (tmp_path / "index").exists()
+
+
 def test_doctor_says_where_secrets_come_from_and_whether_they_are_there(
     command: Command, settings: Settings, tmp_path: Path
 ) -> None:

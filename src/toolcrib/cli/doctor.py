@@ -170,6 +170,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
         *_check_http(app),
         *_check_pages(settings),
         *embedder,
+        *_check_engine(settings, policy),
         *await _check_hook(settings),
         *await _check_names(app, policy),
     ]
@@ -237,6 +238,16 @@ async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:
         return [f"toolcrib.search.embedder: the model fails with {type(error).__name__}, so searches do without it"], []
     took_ms = (perf_counter() - begun) * 1000
     return [], [f"search.embedder {settings.gateway.embedder} works and adds {took_ms:.0f} ms to a search."]
+
+
+def _check_engine(settings: Settings, policy: Policy | None) -> Iterator[str]:
+    """Why tools cannot be searched on disk. The index is not opened: a gateway that runs may have it."""
+    if settings.gateway.engine == "memory":
+        return
+    try:
+        Gateway((), options=settings.gateway, policy=policy)
+    except ToolcribError as error:
+        yield f"serve would refuse to start: {error.message} {error.hint}"
 
 
 async def _check_hook(settings: Settings) -> list[str]:

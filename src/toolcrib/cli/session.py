@@ -251,12 +251,12 @@ def _without_embedder(settings: Settings) -> Settings:
 def run_with(settings: Settings, use: Callable[[App], Awaitable[T]], *, quiet: bool = False) -> T:
     """Run `use` with an app of these settings, once each server is ready or failed.
 
-    The function that describes tools, which may cost something, is left to `toolcrib serve`, and so are the addresses
-    of metrics and of the console: a gateway that runs with these settings has them already.
+    The function that describes tools, which may cost something, is left to `toolcrib serve`, and so are the index on
+    disk and the addresses of metrics and of the console: a gateway that runs with these settings has them already.
     """
     plain = replace(
         settings,
-        gateway=replace(settings.gateway, describe=""),
+        gateway=replace(settings.gateway, describe="", engine="memory", index=None),
         telemetry=replace(settings.telemetry, metrics=""),
         console=replace(settings.console, address=""),
     )
