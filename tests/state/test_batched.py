@@ -115,3 +115,29 @@ async def test_at_most_so_many_values_are_remembered_here_and_none_that_waits_is
         await table.update(key, one_more)
     await table.flush()
     assert await inner.items() == dict.fromkeys("abcdefgh", 1)
+
+
+async def test_a_burst_of_changes_is_written_whole() -> None:
+    inner = MemoryStore().table("counts", NUMBERS)
+    table = BatchedTable(inner, lambda: None)
+    for _ in range(1_000):
+        await table.update("a", one_more)
+    await table.flush()
+    assert await inner.get("a") == 1_000
+
+
+async def test_a_file_that_cannot_be_read_fails_no_request_and_loses_nothing() -> None:
+    inner = MemoryStore().table("counts", NUMBERS)
+    await inner.set("a", 1)
+    table = BatchedTable(inner, lambda: None)
+    read = inner.get
+
+    async def away(_: str) -> None:
+        raise StateUnavailable("The disk has failed.")
+
+    inner.get = away  # type: ignore[method-assign, assignment]
+    assert await table.get("a") is None
+    await table.update("a", one_more)
+    inner.get = read  # type: ignore[method-assign]
+    await table.flush()
+    assert (await inner.get("a"), await table.get("a")) == (2, 2)

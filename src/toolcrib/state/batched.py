@@ -29,6 +29,8 @@ _MAX_COPIES: Final = 10_000
 """Values that this process remembers; those with changes that wait are never dropped."""
 _MAX_CHANGES: Final = 200
 """Changes of one value that wait while the table cannot be written; beyond it, the older half is lost."""
+_MAX_BURST: Final = 10_000
+"""The same between two writes that succeed."""
 
 
 class _Change(NamedTuple, Generic[V]):
@@ -119,7 +121,7 @@ class BatchedTable(Generic[V]):
     async def _copy(self, key: str) -> _Copy[V]:
         copy = self._copies.get(key)
         if copy is None or (key not in self._waiting and self._clock() - copy.read >= _FRESH_S):
-            found = await self._table.get(key)
+            found = await self._read(key, copy)
             if key not in self._waiting:  # nothing was changed meanwhile
                 self._copies[key] = _Copy(found, self._clock())
         self._copies.move_to_end(key)
@@ -129,6 +131,14 @@ class BatchedTable(Generic[V]):
                 del self._copies[idle]
         return self._copies[key]
 
+    async def _read(self, key: str, copy: _Copy[V] | None) -> V | None:
+        """Read the table; what is known here if that fails. Changes do not fail either, as they are made there later."""
+        try:
+            return await self._table.get(key)
+        except StateUnavailable as error:
+            self._warn(error)
+            return None if copy is None else copy.value
+
     def _replace(self, key: str, value: V | None, change: _Change[V]) -> None:
         self._copies[key] = _Copy(value, self._clock())
         self._waiting.pop(key, None)
@@ -137,8 +147,8 @@ class BatchedTable(Generic[V]):
     def _wait(self, key: str, change: _Change[V]) -> None:
         changes = self._waiting.setdefault(key, [])
         changes.append(change)
-        if len(changes) > _MAX_CHANGES:
-            del changes[: _MAX_CHANGES // 2]
+        if len(changes) > (_MAX_CHANGES if self._failing else _MAX_BURST):
+            del changes[: len(changes) // 2]
         self._on_change()
 
     def _warn(self, error: StateUnavailable) -> None:
