@@ -120,7 +120,7 @@ def test_stats_needs_no_settings_file(command: Command) -> None:
 def test_forgetting_deletes_the_searches_without_hits_too(command: Command, config: Path) -> None:
     use(config)
     ran = command("state", "forget", "--config", config, "--json")
-    assert ran.json == {"forgotten": 0, "zero_hits": 1}
+    assert ran.json == {"forgotten": 0, "callers": 1, "zero_hits": 1}
     assert command("stats", "--config", config, "--zero-hits", "--json").json == {"zero_hits": []}
 
 

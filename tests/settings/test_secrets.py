@@ -16,6 +16,7 @@ from toolcrib.settings.models import ToolcribTable
 
 SECRET = re.compile(r"secret|token|password|passwd|credential|auth|(?:^|_)key$|headers|^env$|^args$|url")
 NO_SECRETS = {
+    "IdentityProviderOptions.client_auth": "the name of a method",
     "SurfaceOptions.tokens": "how tokens are counted",
     "SearchTable.tokens": "how tokens are counted",
     "ToolcribTable.auth": "a table, whose own fields are looked at",

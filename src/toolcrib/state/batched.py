@@ -132,7 +132,7 @@ class BatchedTable(Generic[V]):
         return self._copies[key]
 
     async def _read(self, key: str, copy: _Copy[V] | None) -> V | None:
-        """Read the table; what is known here if that fails. Changes do not fail either, as they are made there later."""
+        """Read the table, or return what is known here if that fails: changes are written there later."""
         try:
             return await self._table.get(key)
         except StateUnavailable as error:
