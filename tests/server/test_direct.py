@@ -1,5 +1,6 @@
 """Requests that are answered without the SDK's transport get the answers that it would give."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -12,10 +13,13 @@ from typing import Any
 import anyio
 import mcp_types
 import pytest
+import uvicorn
+import uvicorn.server
 from tests.server.conftest import TOKENS, Crib, PerTenant, crib, native
 
 from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolNotFound
 from toolcrib.server.auth import StaticTokens
+from toolcrib.server.connections import bounded_protocol
 from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.lifespan import AsgiApp
@@ -284,6 +288,68 @@ def scope_of(exchange: Exchange) -> dict[str, Any]:
     }
 
 
+class Wire(asyncio.Transport):
+    """A client's connection to the server of the process, in memory."""
+
+    def __init__(self, requests: InFlightRequests, options: HttpOptions) -> None:
+        super().__init__()
+        config = uvicorn.Config(requests, lifespan="off", access_log=False, server_header=False, date_header=False)
+        config.load()
+        make: Any = bounded_protocol(options, requests.read_plain)
+        self.protocol = make(config=config, server_state=uvicorn.server.ServerState(), app_state={}, _loop=None)
+        self.received = b""
+        self.closed = False
+        self.paused = False
+        self.arrived = anyio.Event()
+        self.protocol.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.received += data
+        self.arrived.set()
+        self.arrived = anyio.Event()
+
+    def close(self) -> None:
+        self.closed = True
+        self.arrived.set()
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    async def answer(self) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """The status, headers and body of the next answer."""
+        while (found := self._take()) is None:
+            await self.arrived.wait()
+        return found
+
+    def _take(self) -> tuple[int, list[tuple[bytes, bytes]], bytes] | None:
+        head, ended, rest = self.received.partition(b"\r\n\r\n")
+        if not ended:
+            return None
+        first, *lines = head.split(b"\r\n")
+        headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+        length = int(dict(headers)[b"content-length"])
+        if len(rest) < length:
+            return None
+        self.received = rest[length:]
+        return int(first.split()[1]), headers, rest[:length]
+
+
+def request_bytes(exchange: Exchange) -> bytes:
+    """A request as a client sends it."""
+    lines = b"".join(b"%b: %b\r\n" % pair for pair in exchange.head())
+    body = exchange.content()
+    return b"%b /mcp HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n%b" % (exchange.verb.encode(), lines, len(body), body)
+
+
 @dataclass
 class Both:
     """An app, and how many of its requests the SDK's transport has answered."""
@@ -292,14 +358,23 @@ class Both:
     app: AsgiApp
     by_sdk: int = 0
 
+    def connected(self, requests: InFlightRequests | None = None) -> Wire:
+        """A connection to the app as the server of the process serves it."""
+        return Wire(requests or InFlightRequests(self.app), self.app.options)
+
     async def ask(
         self, exchange: Exchange, *, mounted: bool = False, through: InFlightRequests | None = None
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         """The status, headers and body of the response, of the app by itself or as another app may mount it."""
-        app = self.app if mounted else through or InFlightRequests(self.app)
+        if not mounted:
+            wire = self.connected(through)
+            wire.protocol.data_received(request_bytes(exchange))
+            with anyio.fail_after(10):
+                status, headers, body = await wire.answer()
+            wire.protocol.connection_lost(None)
+            return status, sorted(pair for pair in headers if pair[0] != b"mcp-session-id"), body
         sent: list[Any] = []
-        body = exchange.content()
-        parts = [{"type": "http.request", "body": body, "more_body": False}]
+        parts = [{"type": "http.request", "body": exchange.content(), "more_body": False}]
 
         async def receive() -> Any:
             return parts.pop() if parts else await anyio.sleep_forever()
@@ -307,9 +382,8 @@ class Both:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = scope_of(exchange)
         with anyio.fail_after(10):
-            await app(scope, receive, send)
+            await self.app(scope_of(exchange), receive, send)
         headers = sorted((name, value) for name, value in sent[0]["headers"] if name != b"mcp-session-id")
         return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
 

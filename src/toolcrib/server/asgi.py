@@ -195,12 +195,11 @@ class HttpApp(AsgiApp):
         """Serve one connection, or the lifespan."""
         if self._starting is not None:
             await self._starting.wait()
-        if self._front is not None and self._is_running:
-            later = await self._front.serve(scope, receive, send)
-            if later is None:
-                return
-            receive = later
         await cancellable(self._app, scope, receive, send)
+
+    def read_plain(self, data: bytes) -> Callable[[], Awaitable[tuple[int, bytes]]] | None:
+        """Read a whole request that needs none of the layers; see `AsgiApp`."""
+        return self._front.read(data) if self._front is not None and self._is_running else None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

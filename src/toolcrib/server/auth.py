@@ -58,7 +58,7 @@ class StaticTokens:
         """Accept these tokens from now on, and no others."""
         # Digests only, so that no secret stays in memory here.
         self._callers = [
-            (_digest(token.secret), Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes))
+            (token_digest(token.secret), Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes))
             for token in tokens
         ]
 
@@ -71,9 +71,10 @@ class StaticTokens:
 
     def caller_with(self, secret: str) -> Caller | None:
         """The caller with this token, or None."""
-        if not self._callers:
-            return None
-        digest = _digest(secret)
+        return self.caller_with_digest(token_digest(secret)) if self._callers else None
+
+    def caller_with_digest(self, digest: bytes) -> Caller | None:
+        """The caller with the token of this digest, or None."""
         found: Caller | None = None
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
@@ -136,7 +137,8 @@ class ProtectedResource(RequestAuthenticator, Protocol):
         """The metadata of the resource at a path of the host, or 404; `mount` is where the app is below the host."""
 
 
-def _digest(secret: str) -> bytes:
+def token_digest(secret: str) -> bytes:
+    """What is kept of a token in place of the token itself."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -175,9 +177,9 @@ class Credentials:
         self._tokens.replace(tokens)
         self._keys, self._oauth = keys, oauth
 
-    def caller_with(self, secret: str) -> Caller | None:
-        """The caller with this static token, or None."""
-        return self._tokens.caller_with(secret)
+    def caller_with_digest(self, digest: bytes) -> Caller | None:
+        """The caller with the static token of this digest, or None."""
+        return self._tokens.caller_with_digest(digest)
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request of which only the headers are known."""

@@ -18,6 +18,7 @@ from uvicorn.config import Config
 from uvicorn.importer import import_from_string
 
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.plain_connection import PlainConnection, ReadPlain
 
 logger = logging.getLogger(__name__)
 
@@ -97,23 +98,22 @@ def raise_descriptor_limit() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def bounded_protocol(options: HttpOptions) -> type[asyncio.Protocol]:
-    """The class of uvicorn's protocol for HTTP, with these bounds."""
+def bounded_protocol(options: HttpOptions, read_plain: ReadPlain | None = None) -> type[asyncio.Protocol]:
+    """The class of uvicorn's protocol for HTTP, with these bounds; `read_plain` reads what needs no ASGI app."""
     parser: Any = import_from_string(_PARSER)
-    return type("BoundedProtocol", (_Bounded, parser), {"limits": ConnectionLimits(options)})
+    more = {"limits": ConnectionLimits(options), "read_plain": staticmethod(read_plain) if read_plain else None}
+    return type("BoundedProtocol", (_Bounded, parser), more)
 
 
-class _Bounded:
+class _Bounded(PlainConnection):
     """A mixin for uvicorn's protocols. It sees the bytes before they do, and what they have made of them."""
 
     limits: ConnectionLimits
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
     cycle: Any
     """The request that was last begun; it has `more_body`, `response_started` and `response_complete`."""
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
-        super().__init__(config, *args, **more)  # type: ignore[call-arg]  # the base beside this mixin takes them
+        super().__init__(config, *args, **more)
         self._peer: str | None = None
         self._head_bytes = 0
         self._deadline: TimerHandle | None = None
@@ -137,18 +137,28 @@ class _Bounded:
             self.limits.release(self._peer)
             self._peer = None
         self._arm(None)
-        super().connection_lost(exc)  # type: ignore[misc]  # the base beside this mixin has it
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrives in parts, as long as it keeps to the bounds."""
+        if self.keep_for_later(data):
+            return
         if len(data) <= _PART_BYTES:
             if not self._closed and not self.transport.is_closing():
-                self._parse(data)
+                self._read(data)
             return
         for start in range(0, len(data), _PART_BYTES):
             if self._closed or self.transport.is_closing():
                 return
             self._parse(data[start : start + _PART_BYTES])
+
+    def _read(self, part: bytes) -> None:
+        """Read what may be a whole request."""
+        has_begun = self._in_body or self._head_bytes or self._is_answering()
+        if has_begun or not self.begin_plain(part):
+            self._parse(part)
+        elif self._deadline is not None:
+            self._arm(None)
 
     def _parse(self, part: bytes) -> None:
         request, in_body = self.cycle, self._in_body

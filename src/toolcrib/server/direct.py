@@ -128,25 +128,43 @@ class _ReplyClient(RequestClient):
 
 
 class RequestHead(NamedTuple):
-    """What the headers of a request say that needs no layer of the app."""
+    """The head of a request that needs no layer of the app."""
 
     version: str
     method: str
     name: str
     """The value of `Mcp-Name`; empty without one."""
-    caller: Caller
     session: str | None
+    scope: Scope
+    """The ASGI scope of the request, as far as handlers read it."""
 
 
 class DirectRequest:
     """One request, with what handlers read of the SDK's context of a request."""
 
-    __slots__ = ("_request", "_scope", "head", "meta", "method", "params", "protocol_version", "request_id", "session")
+    __slots__ = (
+        "_request",
+        "_scope",
+        "caller",
+        "head",
+        "meta",
+        "method",
+        "params",
+        "protocol_version",
+        "request_id",
+        "session",
+    )
 
     def __init__(
-        self, scope: Scope, version: str, message: Mapping[str, Any], session: "_ReplySession", head: RequestHead | None
+        self,
+        scope: Scope,
+        version: str,
+        message: Mapping[str, Any],
+        session: "_ReplySession",
+        head: RequestHead | None = None,
+        caller: Caller = LOCAL,
     ) -> None:
-        """`head` is None for a request that has passed the layers, which put what they found into the scope."""
+        """Without a `head`, the request has passed the layers, which put what they found into the scope."""
         self.method: str = message["method"]
         self.params: dict[str, Any] = message["params"]
         self.meta: dict[str, Any] = self.params["_meta"]
@@ -154,6 +172,7 @@ class DirectRequest:
         self.protocol_version = version
         self.session = session
         self.head = head
+        self.caller = caller
         self._scope = scope
         self._request: Request | None = None
 
@@ -162,8 +181,8 @@ class DirectRequest:
         """The request as the SDK's transport would hand it on."""
         if self._request is None:
             known: dict[str, Any] = {SPLICES_KEY: {}}
-            if self.head is not None and self.head.caller is not LOCAL:
-                known |= {CALLER_KEY: self.head.caller, OWN_CREDENTIAL_KEY: True}
+            if self.caller is not LOCAL:
+                known |= {CALLER_KEY: self.caller, OWN_CREDENTIAL_KEY: True}
             self._request = Request({**self._scope, **known})
         return self._request
 
@@ -187,11 +206,16 @@ class DirectMethods:
             return None
         return lambda _scope, _receive, send: self.respond(request, send)
 
-    def read_plain(self, scope: Scope, head: RequestHead, body: bytes) -> DirectRequest | None:
-        """Read a request to which the layers of the app would add nothing but what `head` says; None as for `app`."""
+    def read_plain(self, head: RequestHead, caller: Caller, body: bytes) -> DirectRequest | None:
+        """Read a request to which the layers of the app would add nothing but the caller; None as for `app`."""
         if TRACING.is_on or not self._server.is_unchanged or (self._replica is not None and head.session is not None):
             return None
-        return self._request(scope, head.version, _read_message(head.method, head.name, body), head)
+        message = _read_message(head.method, head.name, body)
+        session = None if message is None else self._session(message["params"]["_meta"], head.version)
+        if message is None or session is None:
+            return None
+        scope = head.scope if self._replica is None else {**head.scope, REPLICA_KEY: self._replica}
+        return DirectRequest(scope, head.version, message, session, head, caller)
 
     def _read(self, scope: Scope, body: bytes) -> DirectRequest | None:
         """Read a request of 2026-07-28; None if it is not certain that it can be answered here."""
@@ -200,18 +224,10 @@ class DirectMethods:
         headers = _read_headers(scope)
         if headers is None:
             return None
+        version = headers["mcp-protocol-version"]
         message = _read_message(headers["mcp-method"], headers.get("mcp-name", ""), body)
-        return self._request(scope, headers["mcp-protocol-version"], message, None)
-
-    def _request(
-        self, scope: Scope, version: str, message: Mapping[str, Any] | None, head: RequestHead | None
-    ) -> DirectRequest | None:
         session = None if message is None else self._session(message["params"]["_meta"], version)
-        if message is None or session is None:
-            return None
-        if self._replica is not None and head is not None:
-            scope = {**scope, REPLICA_KEY: self._replica}
-        return DirectRequest(scope, version, message, session, head)
+        return None if message is None or session is None else DirectRequest(scope, version, message, session)
 
     def _context(self, request: DirectRequest) -> Context:
         """The context of a call."""
@@ -222,7 +238,7 @@ class DirectMethods:
         show_all = request.meta.get(SHOW_ALL_META) is True
         client = _ReplyClient(request)
         return _new_context(
-            caller=head.caller, session=head.session, show_all=show_all, client=client, meta=meta, memo={}
+            caller=request.caller, session=head.session, show_all=show_all, client=client, meta=meta, memo={}
         )
 
     def _session(self, meta: Any, version: str) -> _ReplySession | None:
@@ -242,26 +258,30 @@ class DirectMethods:
         return self._envelopes[key]
 
     async def respond(self, request: DirectRequest, send: Send) -> None:
-        """Answer a request."""
-        body, status = b"", _OK
-        observed = self._server.observed
-        try:
-            if observed is None:
-                body = (await self._answer(request))[1]
-            else:
-
-                async def answer(_: RequestContext) -> HandlerResult:
-                    nonlocal body
-                    result, body = await self._answer(request)
-                    return result
-
-                await observed(cast("RequestContext", request), answer)
-        except Exception as error:  # noqa: BLE001 - as the SDK does
-            failed = modern_error_data(error)
-            body, status = _error_body(request.request_id, failed), ERROR_CODE_HTTP_STATUS.get(failed.code, _OK)
+        """Answer a request as an ASGI app does."""
+        status, body = await self.answer(request)
         headers = [(b"content-length", b"%d" % len(body)), (b"content-type", _JSON)]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    async def answer(self, request: DirectRequest) -> tuple[int, bytes]:
+        """Return the status and the body of the answer to a request."""
+        observed = self._server.observed
+        try:
+            if observed is None:
+                return _OK, (await self._answer(request))[1]
+            body = b""
+
+            async def answer(_: RequestContext) -> HandlerResult:
+                nonlocal body
+                result, body = await self._answer(request)
+                return result
+
+            await observed(cast("RequestContext", request), answer)
+        except Exception as error:  # noqa: BLE001 - as the SDK does
+            failed = modern_error_data(error)
+            return ERROR_CODE_HTTP_STATUS.get(failed.code, _OK), _error_body(request.request_id, failed)
+        return _OK, body
 
     async def _answer(self, request: DirectRequest) -> tuple[HandlerResult, bytes]:
         """The result of a request, and the whole response with it."""

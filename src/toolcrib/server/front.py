@@ -1,62 +1,57 @@
-"""Answers the plainest calls before the layers of the ASGI app, and cancels requests whose clients have left.
+"""Reads the plainest calls from the bytes of a request, and cancels requests whose clients have left.
 
-Most requests are calls that need none of what the layers are for. One that is certain to pass them all is answered by
-`server.direct` at once; any other one goes through the layers, which say what is wrong with it.
+Most requests are calls that need none of what the layers of the ASGI app are for. One that is certain to pass them all
+is answered by `server.direct` at once; any other one goes through the layers, which say what is wrong with it.
 """
 
 import asyncio
-from collections.abc import Collection
-from typing import Final, cast
+import hashlib
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Final, NamedTuple, cast
 
 import anyio
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcrib.providers.request_scope import is_unscoped
-from toolcrib.server.auth import Credentials, HostRules, StaticTokens
-from toolcrib.server.direct import DirectMethods, DirectRequest, RequestHead, accepts_json, is_answered
+from toolcrib.server.auth import Credentials, HostRules, StaticTokens, token_digest
+from toolcrib.server.direct import DirectMethods, RequestHead, accepts_json, is_answered
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.process import RUNNING_KEY, RunningRequest
 from toolcrib.types import LOCAL, Authenticator, Caller
 
 _WATCH_AFTER_S: Final = 0.1
 """How long a call runs, in seconds, before it is worth a task that watches for its client's disconnect."""
-_PLAIN_KEYS: Final = frozenset(
-    {
-        "type",
-        "asgi",
-        "http_version",
-        "server",
-        "client",
-        "scheme",
-        "method",
-        "root_path",
-        "path",
-        "raw_path",
-        "query_string",
-        "headers",
-        "state",
-        RUNNING_KEY,
-    }
-)
-"""What the scope of a request holds to which nothing was added on its way."""
+_HEAD: Final = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)+)\r\n")
+"""The head of a request in which nothing is open to interpretation."""
+_HEAD_END: Final = b"\r\n\r\n"
 _READ_HEADERS: Final = frozenset(
     {
         b"host",
         b"origin",
         b"authorization",
         b"content-type",
+        b"content-length",
         b"accept",
         b"mcp-protocol-version",
         b"mcp-method",
         b"mcp-name",
         b"mcp-session-id",
-        b"x-mcp-show-all",
+        b"connection",
     }
 )
+_UNUSUAL: Final = frozenset({b"origin", b"x-mcp-show-all", b"transfer-encoding", b"expect", b"upgrade"})
+"""Headers of requests for the layers, or for the server's parser."""
 _SCHEME: Final = b"bearer "
 _JSON: Final = b"application/json"
 _MAX_HOSTS: Final = 64
+_MAX_HEADS: Final = 1024
+_MAX_HEAD_BYTES: Final = 4096
+"""Of a head that is remembered."""
+_MAX_LENGTH_DIGITS: Final = 9
 
 
 async def cancellable(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,8 +102,19 @@ async def cancel_on_disconnect(app: ASGIApp, scope: Scope, receive: Receive, sen
             watch.end()
 
 
+class PlainHead(NamedTuple):
+    """What is remembered of the head of a plain request."""
+
+    request: RequestHead
+    """With everything but the caller."""
+    token: bytes | None
+    """The digest of the token."""
+    length: int
+    """Of the body, in bytes."""
+
+
 class Front:
-    """Answers the plainest requests of clients without a token, or with one of the settings."""
+    """Reads the plainest requests, of clients without a token or with one of the settings."""
 
     def __init__(
         self,
@@ -124,102 +130,117 @@ class Front:
         if type(authenticator) in (StaticTokens, Credentials):  # a subclass may ask for more than a token
             self._tokens = cast("StaticTokens | Credentials", authenticator)
         self._is_open = authenticator is None
-        self._paths = frozenset(paths)
+        self._paths = frozenset(path.encode() for path in paths)
         self._rules = HostRules(options)
         self._hosts: set[bytes] = set()
         """Recent hosts that are allowed."""
         self._most_bytes = min(options.max_body_bytes, options.max_body_nodes)
         """Of a body that cannot hold too many values."""
+        self._heads: dict[bytes, PlainHead | None] = {}
+        """Recent heads by their digests, as they contain tokens; None for those of other requests."""
+        self._salt = secrets.token_bytes(16)
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Answer a request, and return None; or return the `receive` with which the layers are to serve it."""
-        head = self._read(scope)
-        if head is None:
-            return receive
-        message = await receive()
-        request = self._request(scope, head, message)
-        if request is None:
-            return _received_again(message, receive)
-        running: RunningRequest = scope[RUNNING_KEY]
-        watch = DisconnectWatch(running, receive)
-        try:
-            await self._direct.respond(request, send)
-        finally:
-            watch.end()
-        return None
-
-    def _request(self, scope: Scope, head: RequestHead, message: Message) -> DirectRequest | None:
-        if message["type"] != "http.request" or message.get("more_body"):
+    def read(self, data: bytes) -> Callable[[], Awaitable[tuple[int, bytes]]] | None:
+        """Read a whole request, and return what answers it; None if the layers are to serve it."""
+        end = data.find(_HEAD_END) + len(_HEAD_END)
+        head = self._head(data[:end])
+        if head is None or len(data) != end + head.length or not is_unscoped():
             return None
-        body: bytes = message["body"]
-        return self._direct.read_plain(scope, head, body) if len(body) <= self._most_bytes else None
-
-    def _read(self, scope: Scope) -> RequestHead | None:
-        """Read the head of a request; None if it has to pass the layers."""
-        found = self._plain_headers(scope)
-        if found is None or found.get(b"content-type", b"").lower() != _JSON:
-            return None
-        version = found.get(b"mcp-protocol-version", b"").decode("latin-1")
-        method = found.get(b"mcp-method", b"").decode("latin-1")
-        if version not in MODERN_PROTOCOL_VERSIONS or not is_answered(method):
-            return None
-        caller = self._caller(found) if accepts_json(found.get(b"accept", b"")) else None
+        caller = LOCAL if self._is_open else self._caller(head.token)
         if caller is None:
             return None
+        request = self._direct.read_plain(head.request, caller, data[end:])
+        return None if request is None else partial(self._direct.answer, request)
+
+    def _head(self, head: bytes) -> PlainHead | None:
+        """Read the head of a request; None if the request has to pass the layers."""
+        if len(head) > _MAX_HEAD_BYTES:
+            return self._read_head(head)
+        key = hashlib.blake2b(head, digest_size=16, key=self._salt).digest()
+        if key in self._heads:
+            return self._heads[key]
+        if len(self._heads) >= _MAX_HEADS:
+            self._heads.clear()
+        found = self._heads[key] = self._read_head(head)
+        return found
+
+    def _read_head(self, head: bytes) -> PlainHead | None:
+        whole = _HEAD.fullmatch(head)
+        if whole is None or whole[1] not in self._paths:
+            return None
+        headers = _split(whole[2])
+        found = None if headers is None else self._plain_headers(headers)
+        if headers is None or found is None or found.get(b"content-type", b"").lower() != _JSON:
+            return None
+        version = found.get(b"mcp-protocol-version", b"").decode()
+        method = found.get(b"mcp-method", b"").decode()
+        if version not in MODERN_PROTOCOL_VERSIONS or not is_answered(method):
+            return None
+        length, given = found.get(b"content-length", b""), found.get(b"authorization", b"")
+        if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS or int(length) > self._most_bytes:
+            return None
+        if not accepts_json(found.get(b"accept", b"")):
+            return None
         session = found.get(b"mcp-session-id")
-        return RequestHead(
+        request = RequestHead(
             version=version,
             method=method,
-            name=found.get(b"mcp-name", b"").decode("latin-1"),
-            caller=caller,
-            session=None if session is None else session.decode("latin-1"),
+            name=found.get(b"mcp-name", b"").decode(),
+            session=None if session is None else session.decode(),
+            scope=_scope(whole[1], headers),
         )
+        is_bearer = given[: len(_SCHEME)].lower() == _SCHEME
+        token = token_digest(given[len(_SCHEME) :].decode().strip()) if is_bearer else None
+        return PlainHead(request, token, int(length))
 
-    def _plain_headers(self, scope: Scope) -> dict[bytes, bytes] | None:
-        """The headers that matter, if nothing about a request is unusual; else None."""
-        if scope.keys() != _PLAIN_KEYS or scope["path"] not in self._paths or scope["method"] != "POST":
-            return None
-        if scope["query_string"] or scope["root_path"] or not is_unscoped():
-            return None
+    def _plain_headers(self, headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes] | None:
+        """The headers that matter, if nothing about them is unusual; else None."""
         found: dict[bytes, bytes] = {}
-        size = 0
-        for name, value in scope["headers"]:
-            size += len(name) + len(value)
+        for name, value in headers:
+            if name in _UNUSUAL or name in found:
+                return None
             if name in _READ_HEADERS:
-                if name in found:
-                    return None
                 found[name] = value
-        if size > self._options.max_head_bytes or len(scope["headers"]) > self._options.max_headers:
+        if sum(len(name) + len(value) for name, value in headers) > self._options.max_head_bytes:
             return None
-        is_guarded = b"origin" in found or b"x-mcp-show-all" in found or not self._allows(found.get(b"host", b""))
-        return None if is_guarded else found
+        if len(headers) > self._options.max_headers or not self._allows(found.get(b"host", b"")):
+            return None
+        return found if found.get(b"connection", b"keep-alive").lower() == b"keep-alive" else None
 
-    def _caller(self, found: dict[bytes, bytes]) -> Caller | None:
-        """The caller, if there is nothing to authenticate, or the token is one of the settings."""
-        if self._is_open:
-            return LOCAL
-        given = found.get(b"authorization", b"")
-        if self._tokens is None or given[: len(_SCHEME)].lower() != _SCHEME:
-            return None
-        return self._tokens.caller_with(given[len(_SCHEME) :].decode("latin-1").strip())
+    def _caller(self, token: bytes | None) -> Caller | None:
+        """The caller whose token is one of the settings."""
+        return None if self._tokens is None or token is None else self._tokens.caller_with_digest(token)
 
     def _allows(self, host: bytes) -> bool:
         if host in self._hosts:
             return True
-        if not self._rules.allows(host.decode("latin-1").lower()):
+        if not self._rules.allows(host.decode().lower()):
             return False
         if len(self._hosts) < _MAX_HOSTS:
             self._hosts.add(host)
         return True
 
 
-def _received_again(message: Message, receive: Receive) -> Receive:
-    """ASGI `receive` that returns a message which has been received, and then what the client sends next."""
-    first: Message | None = message
+def _scope(path: bytes, headers: list[tuple[bytes, bytes]]) -> Scope:
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": "POST",
+        "path": path.decode(),
+        "raw_path": path,
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+    }
 
-    async def receive_again() -> Message:
-        nonlocal first
-        again, first = first, None
-        return await receive() if again is None else again
 
-    return receive_again
+def _split(lines: bytes) -> list[tuple[bytes, bytes]] | None:
+    """The headers of a head; None if a value ends in blanks, of which parsers make different things."""
+    headers = []
+    for line in lines.split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b":")
+        if value.endswith((b" ", b"\t")):
+            return None
+        headers.append((name.lower(), value.lstrip(b" \t")))
+    return headers

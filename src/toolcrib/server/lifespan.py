@@ -170,6 +170,13 @@ class AsgiApp(ABC):
     ) -> None:
         """Serve one connection, or the lifespan."""
 
+    def read_plain(self, data: bytes) -> Callable[[], Awaitable[tuple[int, bytes]]] | None:  # noqa: ARG002 - for subclasses
+        """Read a whole HTTP request that needs none of the app's layers; None for any other.
+
+        What is returned answers it with a status and JSON.
+        """
+        return None
+
     @abstractmethod
     def running(self) -> AbstractAsyncContextManager[None]:
         """Answer requests inside the context."""

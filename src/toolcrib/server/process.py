@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from toolcrib.server.auth import url_host
 from toolcrib.server.connections import bounded_protocol
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.plain_connection import AnswerPlain, PlainAnswer
 from toolcrib.server.sockets import BACKLOG, bind_path, bind_socket
 
 RUNNING_KEY: Final = "toolcrib.running"
@@ -62,7 +65,8 @@ class RunningRequest:
 
     __slots__ = ("_send", "_task", "has_begun", "is_cancelled", "is_refused", "scope")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send | None = None) -> None:
+        """Without `send`, its answer is written whole."""
         self._send = send
         self._task = asyncio.current_task()
         self.scope: anyio.CancelScope | None = None
@@ -75,6 +79,7 @@ class RunningRequest:
 
     def send(self, message: Message) -> Awaitable[None]:
         """ASGI `send`."""
+        assert self._send is not None  # noqa: S101 - only ASGI apps call this
         self.has_begun = True
         return self._send(message)
 
@@ -92,8 +97,9 @@ class RunningRequest:
 class InFlightRequests:
     """ASGI middleware: tracks running POST requests, so that a shutdown can wait for them and cancel the rest."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp | AsgiApp) -> None:
         self._app = app
+        self._read_plain = app.read_plain if isinstance(app, AsgiApp) else None
         self._running: set[RunningRequest] = set()
         self.is_retiring = False
         """Whether every response asks its client to close the connection: another process accepts the next one."""
@@ -123,18 +129,46 @@ class InFlightRequests:
         try:
             await self._app(scope, receive, running.send)
         except asyncio.CancelledError:
-            if not running.is_cancelled or running.scope is not None:
+            if not _was_cancelled_here(running):
                 raise
-            if (task := asyncio.current_task()) is not None and task.uncancel() > 0:
-                raise  # something else cancels the task as well
         finally:
-            self._running.discard(running)
-            if self._idle is not None and not self._running:
-                self._idle.set()
-                self._idle = None
+            self._ended(running)
         if running.is_refused and not running.has_begun:
             headers = {"Retry-After": str(_RESTART_S)}
             await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
+
+    def read_plain(self, data: bytes) -> AnswerPlain | None:
+        """Read a request that the app answers without ASGI; None for any other."""
+        if self._read_plain is None or self.is_retiring:
+            return None
+        answer = self._read_plain(data)
+        return None if answer is None else partial(self._answer_plain, answer)
+
+    async def _answer_plain(self, answer: Callable[[], Awaitable[tuple[int, bytes]]]) -> PlainAnswer:
+        running = RunningRequest()
+        self._running.add(running)
+        try:
+            return PlainAnswer(*await answer())
+        except asyncio.CancelledError:
+            if not _was_cancelled_here(running):
+                raise
+        finally:
+            self._ended(running)
+        return PlainAnswer(503, json.dumps(_SHUTDOWN_ERROR).encode(), b"retry-after: %d\r\n" % _RESTART_S)
+
+    def _ended(self, running: RunningRequest) -> None:
+        self._running.discard(running)
+        if self._idle is not None and not self._running:
+            self._idle.set()
+            self._idle = None
+
+
+def _was_cancelled_here(running: RunningRequest) -> bool:
+    """Whether nothing but `cancel` has cancelled the task of a request; the task goes on then."""
+    if not running.is_cancelled or running.scope is not None:
+        return False
+    task = asyncio.current_task()
+    return task is None or task.uncancel() <= 0
 
 
 def _closing(send: Send) -> Send:
@@ -212,7 +246,7 @@ async def serve_http(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        http=bounded_protocol(options),
+        http=bounded_protocol(options, in_flight.read_plain),
         backlog=_backlog(is_shared=shared is not None),
         timeout_keep_alive=max(1, round(options.keep_alive_s)),
         timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before

@@ -1,0 +1,161 @@
+"""Plain requests of a connection, answered without the server's parser, messages and timers.
+
+A client usually sends a call as one piece, and waits for the answer. Such a request is read from the bytes as they
+came, and its answer is written at once, head and body together. What is not certainly of that kind goes to uvicorn's
+protocol, which has not seen anything of the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple, Protocol
+
+from uvicorn.config import Config
+
+logger = logging.getLogger(__name__)
+
+_BEGINS: Final = b"POST "
+_OK: Final = 200
+_JSON_TYPE: Final = b"\r\ncontent-type: application/json\r\n"
+
+
+class PlainAnswer(NamedTuple):
+    """The answer to a plain request."""
+
+    status: int
+    body: bytes
+    """JSON."""
+    headers: bytes = b""
+    """Further lines of the head."""
+
+
+AnswerPlain = Callable[[], Awaitable[PlainAnswer]]
+ReadPlain = Callable[[bytes], AnswerPlain | None]
+"""Reads a request; returns what answers it, or None if it is not whole, or not plain."""
+
+
+class _ServerState(Protocol):
+    """What uvicorn's protocols share."""
+
+    total_requests: int
+    default_headers: list[tuple[bytes, bytes]]
+    """Replaced by another list every second."""
+
+
+class PlainConnection:
+    """A mixin for uvicorn's protocols."""
+
+    read_plain: ReadPlain | None
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    flow: Any
+    """What says whether the client reads its answers; it has `write_paused`."""
+    server_state: _ServerState
+    timeout_keep_alive: float
+    timeout_keep_alive_task: asyncio.TimerHandle | None
+
+    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
+        super().__init__(config, *args, **more)  # type: ignore[call-arg]  # the base beside this mixin takes them
+        self._answering: asyncio.Task[None] | None = None
+        self._later = b""
+        """What has come while a request is being answered."""
+        self._is_last = False
+        """Whether to close the connection after the answer."""
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._defaults: list[tuple[bytes, bytes]] | None = None
+        self._start = b""
+        """How answers begin with these default headers."""
+
+    def begin_plain(self, data: bytes) -> bool:
+        """Begin to answer a plain request. Returns false if it is none, or is not all that came.
+
+        To be called only when no other request of the connection has begun.
+        """
+        if self.read_plain is None or not data.startswith(_BEGINS) or self.flow.write_paused:
+            return False
+        answer = self.read_plain(data)
+        if answer is None:
+            return False
+        if self.timeout_keep_alive_task is not self._idle_timer:
+            self._unset_keepalive_if_required()  # type: ignore[attr-defined]  # the base beside this mixin has it
+        self._answering = self.loop.create_task(self._answer(answer))
+        return True
+
+    def keep_for_later(self, data: bytes) -> bool:
+        """Keep what comes while a plain request is being answered; false if none is."""
+        if self._answering is None:
+            return False
+        if not self._later:
+            self.transport.pause_reading()
+        self._later += data
+        return True
+
+    async def _answer(self, answer: AnswerPlain) -> None:
+        try:
+            status, body, headers = await answer()
+        except Exception:
+            logger.exception("a request failed unexpectedly")
+            self.transport.close()
+            return
+        finally:
+            self._answering = None
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        start = self._begin_answer() if status == _OK else self._begin_answer().replace(b"200 OK", _reason(status), 1)
+        closing = b"connection: close\r\n" if self._is_last else b""
+        self.transport.write(b"%b%d%b%b%b\r\n%b" % (start, len(body), _JSON_TYPE, headers, closing, body))
+        if self._is_last:
+            self.transport.close()
+            return
+        self._wait_for_next()
+
+    def _begin_answer(self) -> bytes:
+        defaults = self.server_state.default_headers
+        if defaults is not self._defaults:
+            lines = b"".join(b"%b: %b\r\n" % pair for pair in defaults)
+            self._defaults, self._start = defaults, b"HTTP/1.1 200 OK\r\n%bcontent-length: " % lines
+        return self._start
+
+    def _wait_for_next(self) -> None:
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._idle_timer = self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self._close_idle
+            )
+        if self._later:
+            data, self._later = self._later, b""
+            self.transport.resume_reading()
+            self.data_received(data)  # type: ignore[attr-defined]  # the base beside this mixin has it
+
+    def _close_idle(self) -> None:
+        """Close a connection that has been idle for long enough. One timer serves for many requests."""
+        self._idle_timer = self.timeout_keep_alive_task = None
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if self._answering is not None or self.transport.is_closing():
+            return
+        if left > 0:
+            self._idle_timer = self.timeout_keep_alive_task = self.loop.call_later(left, self._close_idle)
+        else:
+            self.transport.close()
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer that is due."""
+        if self._answering is None:
+            super().shutdown()  # type: ignore[misc]  # the base beside this mixin has it
+        else:
+            self._is_last = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel a request whose client has left."""
+        if self._answering is not None:
+            self._answering.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        super().connection_lost(exc)  # type: ignore[misc]  # the base beside this mixin has it
+
+
+def _reason(status: int) -> bytes:
+    return f"{status} {HTTPStatus(status).phrase}".encode()
