@@ -124,7 +124,7 @@ def test_an_address_that_cannot_be_served_is_refused(arguments: dict[str, Any], 
 
 def test_a_port_in_place_of_an_address_is_refused() -> None:
     port: Any = 8000
-    with pytest.raises(InvalidRequest, match=r"The address must be a text, not int\. Use .* or port=8000"):
+    with pytest.raises(InvalidRequest, match=r"The address must be a string, not int\. Use .* or port=8000"):
         App().run(port)
 
 
@@ -429,10 +429,10 @@ async def test_a_query_or_a_name_that_is_not_text_is_refused_with_a_message() ->
     for wrong in (None, ["a"], 5):
         given: Any = wrong
         for ask in (app.call, app.find):
-            with pytest.raises(InvalidRequest, match="name must be a text, not") as caught:
+            with pytest.raises(InvalidRequest, match="name must be a string, not") as caught:
                 await ask(given)
             assert "files:read" in caught.value.hint
-        with pytest.raises(InvalidRequest, match="query must be a text, not"):
+        with pytest.raises(InvalidRequest, match="query must be a string, not"):
             await app.search(given)
 
 

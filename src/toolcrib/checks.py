@@ -63,7 +63,7 @@ _PLAIN: Final[Mapping[Any, Accepted]] = {
         frozenset({int}),
     ),
     bool: Accepted("True or False", lambda value: isinstance(value, bool), frozenset({bool})),
-    str: Accepted("a text", lambda value: isinstance(value, str), frozenset({str})),
+    str: Accepted("a string", lambda value: isinstance(value, str), frozenset({str})),
     bytes: Accepted("bytes", lambda value: isinstance(value, bytes), frozenset({bytes})),
     NoneType: Accepted("None", lambda value: value is None, frozenset({NoneType})),
     Any: _ANYTHING,
@@ -76,7 +76,7 @@ def accepted(annotation: Any) -> Accepted:
     """What an annotation accepts; anything where it is not known how to check it.
 
     >>> accepted(tuple[str, ...] | None).expected
-    'a list of texts or None'
+    'a list of strings or None'
     >>> accepted(dict[str, int]).fits({"a": 1}), accepted(dict[str, int]).fits({"a": "b"})
     (True, False)
     """
@@ -139,8 +139,8 @@ def _any_of(choices: Sequence[Accepted]) -> Accepted:
 def _joined(expected: Sequence[str]) -> str:
     """Several kinds of values in words.
 
-    >>> _joined(["a text", "of type Tool", "of type App", "None"])
-    'a text, of type Tool or App, or None'
+    >>> _joined(["a string", "of type Tool", "of type App", "None"])
+    'a string, of type Tool or App, or None'
     """
     kinds = [one.removeprefix("of type ") for one in expected if one.startswith("of type ")]
     others = [one for one in dict.fromkeys(expected) if not one.startswith("of type ")]
@@ -208,10 +208,10 @@ def _plural(one: Accepted) -> str:
     """The expected values in the plural.
 
     >>> _plural(accepted(str)), _plural(accepted(Literal["a", "b"])), _plural(accepted(Constraint))
-    ('texts', 'a, b', 'Constraint objects')
+    ('strings', 'a, b', 'Constraint objects')
     """
     words = {
-        "a text": "texts",
+        "a string": "strings",
         "a whole number": "whole numbers",
         "a number": "numbers",
         "": "anything",

@@ -319,7 +319,7 @@ def check_type(value: object, kind: type, what: str, hint: str) -> None:
     toolcrib.errors.InvalidRequest: The limit must be a whole number, not str. Give a number, such as 5.
     """
     if not isinstance(value, kind):
-        wanted = {str: "a text", int: "a whole number"}.get(kind, f"of type {kind.__name__}")
+        wanted = {str: "a string", int: "a whole number"}.get(kind, f"of type {kind.__name__}")
         raise InvalidRequest(f"{what} must be {wanted}, not {type(value).__name__}.", hint=hint)
 
 

@@ -85,11 +85,15 @@ def test_a_key_given_several_times_makes_a_list() -> None:
         (["where=3"], "where must be object, not '3'.", ""),
         (["text=a", "text=b"], "text is given 2 times, and takes one value.", ""),
         (["cuont=1"], "The tool has no parameter cuont.", "Did you mean count?"),
-        (["count:=x"], "count is not JSON: Expecting value: line 1 column 1 (char 0).", "Write count=TEXT for a text."),
+        (
+            ["count:=x"],
+            "count is not JSON: Expecting value: line 1 column 1 (char 0).",
+            "Write count=TEXT for a string.",
+        ),
         (
             ["words"],
             "'words' is not key=value.",
-            "Write key=value for a text or a number, key:=JSON for anything else.",
+            "Write key=value for a string or a number, key:=JSON for anything else.",
         ),
     ],
 )

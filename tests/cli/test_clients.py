@@ -76,7 +76,8 @@ def test_a_client_is_connected_and_disconnected(command: Command, cursor: Path, 
     assert cursor.read_bytes() == before
     assert [server.name for server in load_settings(config).servers] == ["box"]
     assert (
-        command("disconnect", "cursor", "--yes").err == "toolcrib: Cursor is not connected to toolcrib\nNo client is.\n"
+        command("disconnect", "cursor", "--yes").err
+        == "toolcrib: Cursor is not connected to toolcrib\nNo client is connected.\n"
     )
 
 

@@ -61,10 +61,20 @@ def test_version_is_printed(command: Callable[..., Ran]) -> None:
     assert command("--version") == Ran(0, f"toolcrib {VERSION}\n", "")
 
 
-def test_a_verb_that_does_not_exist_is_a_usage_error(command: Callable[..., Ran]) -> None:
-    ran = command("serch", "x")
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("serch", 'There is no command "serch". Did you mean search or service?'),
+        ("severs", 'There is no command "severs". Did you mean servers or serve?'),
+        ("zzz", 'There is no command "zzz".'),
+    ],
+)
+def test_an_unknown_verb_is_a_usage_error_with_the_nearest_ones(
+    command: Callable[..., Ran], word: str, answer: str
+) -> None:
+    ran = command(word, "x")
     assert ran.code == ExitCode.USAGE
-    assert "serch" in ran.err
+    assert ran.err.endswith(f"Error: {answer}\n")
 
 
 @pytest.mark.parametrize(

@@ -236,11 +236,11 @@ def test_a_line_separator_inside_a_text_does_not_end_its_line(tmp_path: Path) ->
         ('{"name": "a"}\n["b"]\n', "file:2: is a list, not a JSON object."),
         ('{"name": "a"}\n\n{"nmae": "b"}\n', "file:3: name is missing."),
         ('{"name": ""}', "file:1: name is empty."),
-        ('{"name": "a"}\n{"name": 3}\n', "file:2: name must be a text, not a number."),
+        ('{"name": "a"}\n{"name": 3}\n', "file:2: name must be a string, not a number."),
         ('{"name": "a", "parameters": []}', "file:1: parameters must be a JSON object, not a list."),
         ('{"name": "a", "inputSchema": "x"}', "file:1: inputSchema must be a JSON object, not a text."),
-        ('{"name": "a", "description": true}', "file:1: description must be a text, not true or false."),
-        ('{"name": "a", "tags": "x"}', "file:1: tags must be a list of texts."),
+        ('{"name": "a", "description": true}', "file:1: description must be a string, not true or false."),
+        ('{"name": "a", "tags": "x"}', "file:1: tags must be a list of strings."),
         ('[{"name": "a"}, null]', "file: item 2: is null, not a JSON object."),
         ('{"tools": [\n  {"name": "a"},\n  {"name": }]}', "file:3: is not JSON: Expecting value, column 12."),
         ("[" * 100_000, "file:1: cannot be read: maximum recursion depth exceeded"),
@@ -274,7 +274,7 @@ def test_a_file_that_is_not_there_ends_with_code_2(command: Command) -> None:
     [
         ({"relevant": ["a"]}, "file:1: query is missing."),
         ({"query": "x"}, "file:1: relevant must name at least one tool."),
-        ({"query": "x", "relevant": "a"}, "file:1: relevant must be a list of texts."),
+        ({"query": "x", "relevant": "a"}, "file:1: relevant must be a list of strings."),
     ],
 )
 def test_a_query_needs_its_text_and_its_right_tools(

@@ -380,7 +380,7 @@ def test_a_policy_hides_tools_from_verbs_that_use_them_but_not_from_a_look_at_th
     assert command("describe", "a:greet", "-c", file).code == 4
     assert "the policy hides them from you" in command("search", "greet", "-c", file).err
     assert command("servers", "--fresh", "-c", file).out.splitlines()[1].split()[:3] == ["a", "ready", "4"]
-    assert "All is well: 1 server, 4 tools." in command("doctor", "-c", file).out
+    assert "No problems: 1 server, 4 tools." in command("doctor", "-c", file).out
 
 
 def test_tools_of_a_server_are_asked_for_by_the_namespace_that_its_entry_gives(
@@ -400,7 +400,7 @@ def test_tools_of_a_server_are_asked_for_by_the_namespace_that_its_entry_gives(
 def test_no_settings_file_names_the_places_searched(command: Command, verb: str) -> None:
     ran = command(verb)
     assert (ran.code, ran.out) == (3, "")
-    assert ran.err.startswith("toolcrib: no settings file was found. Searched, in this order:\n  toolcrib.toml\n")
+    assert ran.err.startswith("toolcrib: No settings file was found. Searched, in this order:\n  toolcrib.toml\n")
     assert ".vscode/mcp.json" in ran.err
 
 
@@ -437,7 +437,7 @@ def test_doctor_is_content_when_all_is_well(command: Command, settings: Settings
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"Settings: {file}\n")
     assert "ok  a: 4 tools" in ran.out
-    assert "All is well: 1 server, 4 tools." in ran.out
+    assert "No problems: 1 server, 4 tools." in ran.out
 
 
 def test_doctor_sees_the_tools_of_a_gateway_that_searches_on_disk(
@@ -445,7 +445,7 @@ def test_doctor_sees_the_tools_of_a_gateway_that_searches_on_disk(
 ) -> None:
     search = {"engine": "tantivy", "index": str(tmp_path / "index")}
     ran = command("doctor", "-c", settings({"search": search}, good=toolbox()))
-    assert "All is well: 1 server, 4 tools." in ran.out
+    assert "No problems: 1 server, 4 tools." in ran.out
     assert not (tmp_path / "index").exists()
 
 
@@ -509,14 +509,14 @@ def test_doctor_does_not_say_that_all_is_well_without_the_file_of_keywords(
 ) -> None:
     ran = command("doctor", "-c", settings({"search": {"keywords": "gone.json"}}, a=toolbox()))
     assert "Nothing fails, but there is 1 warning above: 1 server, 4 tools." in ran.out
-    assert "All is well" not in ran.out
+    assert "No problems" not in ran.out
 
 
 def test_doctor_names_definitions_that_are_rejected_or_wait_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     broken = Rejected(tool="x", reason="its schema is broken")
     held = Rejected(tool="y", reason="its description changed", held=True)
     for rejected, code, said in (
-        ((), ExitCode.OK, "All is well: 1 server, 3 tools."),
+        ((), ExitCode.OK, "No problems: 1 server, 3 tools."),
         ((broken,), ExitCode.OK, "Nothing fails, but there is 1 tool rejected above: 1 server, 3 tools."),
         ((held, held), ExitCode.REFUSED, "but there are 2 tools held until you trust the definition above"),
         ((broken, held), ExitCode.REFUSED, "there is 1 tool rejected and 1 tool held until you trust the definition"),
@@ -583,7 +583,7 @@ def test_doctor_reports_whatever_serve_would_refuse(
     ran = command("doctor", "-c", settings(ours, a=toolbox(*OTHERS), b=toolbox(*OTHERS)))
     assert ran.code == 6
     assert f"Problem: {said}" in ran.out
-    assert "All is well" not in ran.out
+    assert "No problems" not in ran.out
 
 
 def test_names_that_the_policy_keeps_apart_do_not_collide_for_doctor(command: Command, settings: Settings) -> None:

@@ -130,7 +130,7 @@ async def test_a_call_is_decided_once() -> None:
         for answer in ("allow", "deny"):
             response = await browser.submit("/approvals", id=name, say=answer)
             assert response.status_code == 404
-            assert "does not wait any more" in response.text
+            assert "no longer waiting" in response.text
 
 
 async def test_a_call_that_is_not_answered_ends_after_its_time() -> None:

@@ -117,7 +117,7 @@ async def test_a_request_that_is_no_longer_kept_is_not_found() -> None:
         for path in ("/calls/99999999", "/calls/x"):
             response = await browser.get(path)
             assert response.status_code == 404
-            assert "not known any more" in response.text
+            assert "no longer known" in response.text
 
 
 def test_only_the_last_calls_are_kept_and_only_the_last_hour_is_counted() -> None:

@@ -122,12 +122,12 @@ async def test_an_attempt_belongs_to_its_browser_and_can_be_used_once() -> None:
         async with at_sign_in() as (_, browser, url):
             back = await consent(url)
             state = browser.cookies.pop("toolcrib_sign_in")
-            assert "did not begin" in (await browser.get(back)).text
+            assert "not started in this browser" in (await browser.get(back)).text
             browser.cookies["toolcrib_sign_in"] = state
             assert (await browser.get(back)).status_code == 200
             browser.cookies.clear()
             browser.cookies["toolcrib_sign_in"] = state
-            assert "has ended" in (await browser.get(back)).text
+            assert "has expired" in (await browser.get(back)).text
 
 
 async def test_an_answer_of_another_issuer_is_refused() -> None:
@@ -145,7 +145,7 @@ async def test_a_cookie_that_is_no_attempt_opens_nothing(cookie: str) -> None:
             back = await consent(url)
             browser.cookies.clear()
             refused = await browser.get(back, headers={b"cookie": f"toolcrib_sign_in={cookie}".encode()})
-            assert (refused.status_code, "did not begin" in refused.text) == (401, True)
+            assert (refused.status_code, "not started in this browser" in refused.text) == (401, True)
 
 
 class SignIns:

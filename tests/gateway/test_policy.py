@@ -216,9 +216,9 @@ def test_no_pattern_fits_nothing() -> None:
     ("field", "wrong"),
     [
         (r"tools\[1\]", {"tools": ("a:*", "")}),
-        ("tools must be a list of texts, not tuple with other items", {"tools": (3,)}),
+        ("tools must be a list of strings, not tuple with other items", {"tools": (3,)}),
         ("bracket that is never closed", {"tools": ("a:[bc",)}),
-        ("tools must be a list of texts, not str", {"tools": "a:*"}),
+        ("tools must be a list of strings, not str", {"tools": "a:*"}),
         ("scopes", {"scopes": "admin"}),
         ("tenants", {"tenants": ("",)}),
         ("tags", {"tags": (1,)}),

@@ -262,7 +262,7 @@ async def test_all_pages_of_a_list_can_be_read() -> None:
 async def test_one_text_as_tags_is_refused() -> None:
     tags: Any
     for tags in ("debug", None, 5):
-        with pytest.raises(InvalidTool, match="tags must be a list of texts, not"):
+        with pytest.raises(InvalidTool, match="tags must be a list of strings, not"):
             Registry().register_local_func("echo", "Say it.", {"type": "object"}, lambda request: 1, tags=tags)
 
 
@@ -320,9 +320,9 @@ async def test_queries_and_names_that_are_not_strings_are_refused() -> None:
     async with Registry() as registry:
         for nothing in (None, 5, ["echo"]):
             for ask in (registry.execute, registry.call, registry.get_tool, registry.get_backends):
-                with pytest.raises(InvalidRequest, match="tool_id must be a text, not"):
+                with pytest.raises(InvalidRequest, match="tool_id must be a string, not"):
                     await ask(nothing)
-            with pytest.raises(InvalidRequest, match="query must be a text, not"):
+            with pytest.raises(InvalidRequest, match="query must be a string, not"):
                 await registry.search(nothing)
 
 

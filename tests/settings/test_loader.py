@@ -48,9 +48,9 @@ def test_no_file_anywhere_names_the_places_and_shows_how_to_begin(tmp_path: Path
 
 def test_a_variable_that_names_no_file_is_an_error_and_no_other_place_is_tried(tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text(SMALL % "time")
-    with pytest.raises(SettingsError, match=r"no file .*lost\.json It is named by the variable TOOLCRIB_CONFIG"):
+    with pytest.raises(SettingsError, match=r"no file .*lost\.json\. It is named by the variable TOOLCRIB_CONFIG"):
         load_settings(environ={"TOOLCRIB_CONFIG": "lost.json"}, cwd=tmp_path)
-    with pytest.raises(SettingsError, match=r"there is no file lost\.json"):
+    with pytest.raises(SettingsError, match=r"There is no file lost\.json"):
         load_settings(Path("lost.json"), environ={}, cwd=tmp_path)
 
 

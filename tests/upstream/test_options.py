@@ -23,9 +23,9 @@ def test_lists_are_as_good_as_tuples() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"name": 5}, "name must be a text"),
-        ({"url": 5}, "url must be a text"),
-        ({"args": "-m server"}, "args must be a list of texts"),
+        ({"name": 5}, "name must be a string"),
+        ({"url": 5}, "url must be a string"),
+        ({"args": "-m server"}, "args must be a list of strings"),
         ({"headers": None}, "headers must be a mapping of texts"),
         ({"headers": {"X-Key": 1}}, "headers must be a mapping of texts"),
         ({"env": {"KEY": None}}, "env must be a mapping of texts"),

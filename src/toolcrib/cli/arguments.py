@@ -19,7 +19,7 @@ from toolcrib.settings import document
 from toolcrib.types import Object
 
 _OBJECT_HINT: Final = """Write an object, quoted for the shell: --args '{"name": "value"}'"""
-_WORD_HINT: Final = "Write key=value for a text or a number, key:=JSON for anything else."
+_WORD_HINT: Final = "Write key=value for a string or a number, key:=JSON for anything else."
 _WORD: Final = re.compile(r"(?P<key>.+?)(?P<raw>:?)=(?P<value>.*)", re.DOTALL)
 _BOOLEANS: Final = {"true": True, "false": False}
 _JSON_TYPES: Final[Mapping[type, str]] = {
@@ -185,7 +185,7 @@ def _json(word: ArgumentWord) -> Any:
     try:
         return json.loads(word.value)
     except ValueError as error:
-        raise UsageError(f"{word.key} is not JSON: {error}.", hint=f"Write {word.key}=TEXT for a text.") from None
+        raise UsageError(f"{word.key} is not JSON: {error}.", hint=f"Write {word.key}=TEXT for a string.") from None
 
 
 def _branches(node: Any, root: Object, depth: int = 0) -> list[Object]:

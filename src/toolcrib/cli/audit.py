@@ -50,7 +50,8 @@ def _print_digest(options: Any, text: str | None, *, as_json: bool) -> None:
 
     if options is None or options.key is None:
         raise UsageError(
-            "Only a log with a key has digests that can be made again.", hint="Set calls.audit_file.key, as ${NAME}."
+            "This audit log has no key, so its digests cannot be recomputed.",
+            hint="Set calls.audit_file.key, as ${NAME}.",
         )
     if text is None:
         raise UsageError("digest needs the arguments of the call, such as '{\"id\": 3}'.")

@@ -13,7 +13,7 @@ from toolcrib.cli.output import ExitCode, echo, echo_json
 _NAMES = ("scopes", "roles", "groups")
 
 
-@click.command(short_help="Say whether a caller may call a tool, and why.")
+@click.command(short_help="Show whether a caller may call a tool, and why.")
 @click.argument("caller")
 @click.argument("tool", metavar="TOOL")
 @click.option("--tenant", metavar="NAME", help="The caller's tenant.")
@@ -30,7 +30,7 @@ _NAMES = ("scopes", "roles", "groups")
 )
 @reports()
 def can(*, caller: str, tool: str, config: Path | None, as_json: bool, debug: bool, **claims: Any) -> None:
-    """Say whether a caller may see and call a tool, and which rule of the policy decides.
+    """Show whether a caller may see and call a tool, and which policy rule decides.
 
     CALLER is the caller of a token in the settings or of an API key, or any other one that the options describe. TOOL
     is an id, such as github:delete_repo. No server is started: tags are those that the server listed last. The exit

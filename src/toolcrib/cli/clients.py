@@ -126,7 +126,7 @@ def disconnect_client(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> 
 
 def _connected_hint(connections: Iterable[ConnectedClient]) -> str:
     names = sorted({one.client for one in connections})
-    return f"Connected are: {', '.join(names)}." if names else "No client is."
+    return f"Connected clients: {', '.join(names)}." if names else "No client is connected."
 
 
 # -- where -------------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _client(name: str) -> ClientApp:
     if client is None:
         known = [one.id for one in CLIENTS]
         raise UsageError(
-            f'There is no client "{name}".', hint=f"There are {', '.join(known)}.", suggestions=nearest(name, known)
+            f'There is no client "{name}".', hint=f"Clients: {', '.join(known)}.", suggestions=nearest(name, known)
         )
     return client
 
@@ -181,7 +181,10 @@ def _agreed(*, dry_run: bool, yes: bool, as_json: bool) -> bool:
     if yes:
         return True
     if as_json or not sys.stdin.isatty():
-        raise UsageError("Nothing was written, as there is no one to ask.", hint="Give --yes, or --dry-run to look.")
+        raise UsageError(
+            "Nothing was written: confirmation needs a terminal.",
+            hint="Pass --yes to confirm in advance, or --dry-run to see the changes.",
+        )
     if click.confirm("Write this?", err=True):
         return True
     echo("Nothing was written.")

@@ -163,7 +163,7 @@ class DemoTour:
         await self._describe()
         await self._execute()
         await self._show_mistakes()
-        self._say(f"\nThat was the demo. Try its servers yourself: {_next_command(self._scene.kept)}", style="bold")
+        self._say(f"\nTry these servers yourself: {_next_command(self._scene.kept)}", style="bold")
 
     # -- the steps -------------------------------------------------------------------------------------------------
 

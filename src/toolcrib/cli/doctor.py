@@ -301,13 +301,13 @@ def _unmatched_patterns(settings: Settings, policy: Policy | None, tools: tuple[
 
 
 def describe_endpoint(server: ServerOptions) -> str:
-    """The program of a server, or the host of its url: what cannot contain a secret.
+    """The program of a server, or the host of its url, neither of which can contain a secret; empty without either.
 
     >>> describe_endpoint(ServerOptions(name="a", transport="http", url="https://me:pw@example.com/key?token=1"))
     'http: https://example.com'
     """
     if server.transport == "stdio":
-        return f"stdio: {server.command}"
+        return f"stdio: {server.command}" if server.command else ""
     parts = urlsplit(server.url)
     port = f":{parts.port}" if parts.port else ""
     return f"{server.transport}: {parts.scheme}://{parts.hostname or ''}{port}"
@@ -353,7 +353,7 @@ def print_report(checkup: DoctorReport) -> None:
             *([f"{pluralize(checkup.held, 'tool')} held until you trust the definition"] if checkup.held else []),
         ]
         verb = "is" if above[:1] and above[0].startswith("1 ") else "are"
-        well = f"Nothing fails, but there {verb} {' and '.join(above)} above" if above else "All is well"
+        well = f"Nothing fails, but there {verb} {' and '.join(above)} above" if above else "No problems"
         echo(f"\n{well}: {found}.")
     elif failing:
         servers = pluralize(len(checkup.statuses), "server")
@@ -364,7 +364,8 @@ def _print_server(status: ServerStatus, options: ServerOptions) -> None:
     mark = "ok " if status.state is ServerState.READY else "BAD"
     what = pluralize(status.tools, "tool") if status.state is ServerState.READY else describe_status(status)
     version = f", {status.info.name} {status.info.version}".rstrip() if status.info.name else ""
-    echo(f"  {mark} {status.name}: {what}  ({describe_endpoint(options)}{version})")
+    endpoint = describe_endpoint(options)
+    echo(f"  {mark} {status.name}: {what}" + (f"  ({endpoint}{version})" if endpoint else ""))
     if status.state is not ServerState.READY:
         if command := describe_command(options):
             echo(f"      ran: {command}")

@@ -143,7 +143,7 @@ def _split(
         return asked[::2], asked[1::2]
     if Path(past) == path:
         raise UsageError(
-            "--past names the queries themselves, so each would find itself.",
+            "--past and --queries are the same file, so each query would find itself.",
             hint="Use --past half: every second query is the past, and the others are judged.",
         )
     return read_queries(Path(past)), asked

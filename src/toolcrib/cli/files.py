@@ -92,7 +92,7 @@ class _FileRow:
         """A string, or None if it is missing."""
         found, value = self._first(name, *others)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(f"{found} must be a text, not {_json_type(value)}")
+            raise self.wrong(f"{found} must be a string, not {_json_type(value)}")
         return value
 
     def label(self, name: str) -> str | None:
@@ -113,7 +113,7 @@ class _FileRow:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
-            raise self.wrong(f"{name} must be a list of texts")
+            raise self.wrong(f"{name} must be a list of strings")
         return tuple(str(item) for item in value)
 
     def wrong(self, what: str) -> FileError:
@@ -260,7 +260,7 @@ def _json_type(value: Any) -> str:
         case int() | float():
             return "a number"
         case str():
-            return "a text"
+            return "a string"
         case list():
             return "a list"
         case _:

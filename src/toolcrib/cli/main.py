@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final, NoReturn
 
@@ -109,6 +110,17 @@ class LazyGroup(click.Group):
         found = import_module(f"toolcrib.cli.{module}")
         verb: click.Command = getattr(found, f"{cmd_name}_verb", None) or getattr(found, cmd_name)
         return verb
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that the words name; an unknown one is an error with the nearest verbs."""
+        verbs = self.list_commands(ctx)
+        if args[0] not in verbs and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(args[0], verbs, n=2)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f'There is no command "{args[0]}".{hint}')
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs by section."""

@@ -131,7 +131,7 @@ def _manager() -> "ServiceManager":
         base = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
         return SystemdUnit(base / "systemd" / "user" / f"{_NAME}.service", tool="systemctl")
     raise UsageError(
-        f"Services of a user can be installed on Linux and macOS, not on {sys.platform}.",
+        f"User services can be installed on Linux and macOS, not on {sys.platform}.",
         hint="Have your system start: toolcrib serve --http",
     )
 
@@ -247,7 +247,7 @@ class ServiceManager(ABC):
             said = " ".join(done.stderr.split())[:300]
             raise SettingsError(
                 f"{' '.join(words)} failed{f': {said}' if said else ''}.",
-                hint="Services of a user need a login session; on a server, use deploy/toolcrib.service instead.",
+                hint="User services need a login session; on a server, use deploy/toolcrib.service instead.",
             )
 
 

@@ -66,7 +66,7 @@ def state(
         clear_state(options, name, as_json=as_json)
 
 
-@click.command(short_help="Show what the gateway was used for, and what it saves.")
+@click.command(short_help="Show what the gateway was used for, and how many tokens it saved.")
 @click.option("--days", type=click.IntRange(1, 90), default=30, metavar="N", help="How many days; 30 by default.")
 @click.option("--tools", is_flag=True, help="Show each tool that was called, instead of each server.")
 @click.option("--zero-hits", is_flag=True, help="Show the searches that found nothing, or only weak hits.")

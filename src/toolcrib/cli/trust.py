@@ -27,10 +27,10 @@ from toolcrib.errors import NotFound
 @takes_servers()
 @reports()
 def lint(source: ServerSource, *, tools: Path | None, hard: bool, as_json: bool, debug: bool) -> None:
-    """Look for texts in the definitions of tools that mislead a model, and for what people cannot see in them.
+    """Look for texts in the definitions of tools that mislead a model, and for characters that people cannot see.
 
     A hard finding has hardly any honest explanation; a soft one is worth a look. The exit code is 7 if there is a
-    hard finding. No model and no network service takes part.
+    hard finding. It uses no model and no network service.
     """
     from toolcrib.trust.lint import lint_tools
 
@@ -122,7 +122,7 @@ def _moment(day: str | None) -> float | None:
     try:
         return None if day is None else datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
     except ValueError:
-        raise UsageError(f"{day!r} is no date.", hint="Such as 2026-11-01.") from None
+        raise UsageError(f"{day!r} is not a date.", hint="Such as 2026-11-01.") from None
 
 
 async def _trust(server: str, tool: str | None, config: Path | None) -> list[str]:

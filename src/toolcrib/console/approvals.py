@@ -118,7 +118,7 @@ class ConsoleDesk:
 
         tool = await self._table.update(name, change, ttl_s=_MARGIN_S)
         if not tool:
-            raise NotFound("This call does not wait any more.", hint="It was decided elsewhere, or its time was over.")
+            raise NotFound("This call is no longer waiting.", hint="It was decided elsewhere, or it timed out.")
         logger.info("%s said %s to a call of %s", person, "yes" if answer == "agreed" else "no", tool)
         await self._decided.publish({"id": name})
         return tool

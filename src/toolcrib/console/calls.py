@@ -64,7 +64,7 @@ async def show_request(visit: Visit) -> ConsolePage:
     placed = await processes.of_request(whole(visit.request.path_params["number"]), visit.query.get("at", ""))
     events = [one.event for one in placed]
     if not events:
-        raise NotFound("This request is not known any more.", hint="The console keeps the last calls only.")
+        raise NotFound("This request is no longer known.", hint="The console keeps only the most recent calls.")
     calls = [one for one in events if isinstance(one, RecordedCall)]
     before = await processes.search_before(calls[0]) if calls else None
     is_within = before is not None and (before.event.request, before.at) == (events[0].request, placed[0].at)

@@ -131,10 +131,10 @@ class OidcSignIn:
         """Who came back, and the page that they wanted. Raises `NotAuthenticated` or `ServerUnavailable`."""
         attempt, state = _attempt_of(cookie), answer.get("state", "")
         if attempt is None or not state or not hmac.compare_digest(_bytes(state), _bytes(attempt.state)):
-            raise NotAuthenticated("This browser did not begin to sign in.", hint=_AGAIN)
+            raise NotAuthenticated("This sign-in was not started in this browser.", hint=_AGAIN)
         place = hashlib.sha256(_bytes(state)).hexdigest()
         if not 0 <= self._clock() - attempt.began < ATTEMPT_S or await self._used.get(place):
-            raise NotAuthenticated("This attempt to sign in has ended.", hint=_AGAIN)
+            raise NotAuthenticated("This sign-in attempt has expired.", hint=_AGAIN)
         if "code" not in answer or answer.get("iss", attempt.issuer) != attempt.issuer:
             raise NotAuthenticated(_FAILED, hint=_AGAIN)
         issuer = self._known(attempt.issuer)
@@ -150,7 +150,7 @@ class OidcSignIn:
         if not isinstance(nonce, str) or not hmac.compare_digest(_bytes(nonce), _bytes(attempt.nonce)):
             raise NotAuthenticated(_FAILED, hint=_AGAIN)
         if await self._used.update(place, lambda used: (True, used), ttl_s=ATTEMPT_S):
-            raise NotAuthenticated("This attempt to sign in has ended.", hint=_AGAIN)
+            raise NotAuthenticated("This sign-in attempt has expired.", hint=_AGAIN)
         return self._signed_in(claims_to_caller(claims, issuer.options), claims, tokens), attempt.wanted
 
     async def renew(self, caller: Caller, refresh_token: str) -> SignedIn:

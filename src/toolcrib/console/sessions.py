@@ -137,7 +137,7 @@ class ConsoleSessions:
         tokens = self._tokens()
         if tokens and self._only_tokens and not any(self._scope in token.scopes for token in tokens):
             raise SettingsError(
-                f'Signing in to the console is impossible: no token has the scope "{self._scope}".',
+                f'Nobody can sign in to the console: no token has the scope "{self._scope}".',
                 hint=f'Add scopes = ["{self._scope}"] to the token of a person in http.tokens.',
             )
 
@@ -145,7 +145,7 @@ class ConsoleSessions:
         """Exchange a token for a session, and return its cookie. Raises `NotAuthenticated` or `RateLimited`."""
         now, failures = self._clock(), self._failures.get(peer, deque())
         if len(failures) == _MAX_FAILURES and now - failures[0] < _WINDOW_S:
-            raise RateLimited("Too many attempts to sign in failed.", hint="Try again in a minute.")
+            raise RateLimited("Too many failed attempts to sign in.", hint="Try again in a minute.")
         try:
             return await self._open(await self._identify(token), token)
         except NotAuthenticated:

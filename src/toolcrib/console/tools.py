@@ -51,7 +51,9 @@ class PagePerson:
 
     async def elicit(self, params: Object) -> Object:
         """Raise: a question becomes part of the result."""
-        raise ExecutionFailed(f"The page cannot be asked during a call: {str(params.get('message', ''))[:200]}")
+        raise ExecutionFailed(
+            f"The console cannot answer questions during a call: {str(params.get('message', ''))[:200]}"
+        )
 
     async def sample(self, params: Object) -> Object:
         """Raise: there is no model here."""

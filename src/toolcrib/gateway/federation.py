@@ -281,7 +281,7 @@ def _lookup_failure(name: str, backend: Backend, error: Exception) -> ServerUnav
 def _valid_hits(found: Any) -> tuple[Hit, ...]:
     """Return the valid hits of an answer."""
     if not isinstance(found, (list, tuple)):
-        raise TypeError("an answer that is no list of hits")
+        raise TypeError("an answer that is not a list of hits")
     return tuple(hit for hit in found if isinstance(hit, Hit) and _is_valid_hit(hit))
 
 

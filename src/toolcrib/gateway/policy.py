@@ -103,7 +103,7 @@ class Patterns:
     def __init__(self, texts: Iterable[str], *, field: str = "tools") -> None:
         """Compile the patterns. `field` names the setting in the `SettingsError` for an invalid one."""
         if isinstance(texts, str):
-            raise SettingsError(f"{field} is a list of patterns, not one text.", hint=f'Write ("{texts}",).')
+            raise SettingsError(f"{field} is a list of patterns, not a single string.", hint=f'Write ("{texts}",).')
         self.texts = tuple(texts)
         parts = [translate(_check_pattern(text, f"{field}[{place}]")) for place, text in enumerate(self.texts)]
         self._expression = re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
@@ -134,7 +134,7 @@ class CallerPatterns:
     def __init__(self, texts: Iterable[str]) -> None:
         """Compile the patterns. Raises `SettingsError` for an invalid one."""
         if isinstance(texts, str):
-            raise SettingsError("callers is a list of ids, not one text.", hint=f'Write ("{texts}",).')
+            raise SettingsError("callers is a list of ids, not a single string.", hint=f'Write ("{texts}",).')
         checked_texts = [_check_pattern(text, f"callers[{place}]", "ann or ci-*") for place, text in enumerate(texts)]
         patterns = [text for text in checked_texts if not _WILDCARDS.isdisjoint(text)]
         self._ids = frozenset(checked_texts).difference(patterns)
@@ -201,7 +201,7 @@ class Rule:
         for field in ("tags", "scopes", "tenants", "issuers", "roles", "groups"):
             values = getattr(self, field)
             if isinstance(values, str) or not all(isinstance(value, str) and value for value in values):
-                raise SettingsError(f"{field} is a list of texts, not {values!r:.80}.")
+                raise SettingsError(f"{field} is a list of strings, not {values!r:.80}.")
         _check_choice("need", self.need, ("any", "all"))
         _check_choice("action", self.action, (None, *Action))
         _check_choice("effect", self.effect, tuple(_DECISIONS))
@@ -405,7 +405,7 @@ def _implied_scopes(role: str, roles: Mapping[str, Iterable[str]]) -> frozenset[
     while new:
         scopes = roles.get(new.pop(), ())
         if isinstance(scopes, str):
-            raise SettingsError(f"roles.{role} is a list of scopes, not one text.", hint=f'Write ("{scopes}",).')
+            raise SettingsError(f"roles.{role} is a list of scopes, not a single string.", hint=f'Write ("{scopes}",).')
         fresh = [scope for scope in scopes if scope not in known]
         known.update(fresh)
         new.extend(fresh)

@@ -224,8 +224,8 @@ _FIELD_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 """For each field, a check of its value."""
 
 _EXPECTED: Final[Mapping[Callable[[Any], bool], str]] = {
-    _is_text: "a text",
-    _is_text_or_none: "a text, or None",
+    _is_text: "a string",
+    _is_text_or_none: "a string, or None",
     _is_object: "an object",
     _is_object_or_none: "an object, or None",
     _is_texts: "texts in a tuple or a list",

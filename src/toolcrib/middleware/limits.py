@@ -66,7 +66,7 @@ class RateMiddleware:
         if wait > 0:
             after = max(math.ceil(wait * 1000) / 1000, 0.001)
             raise RateLimited(
-                f"{call.tool.id} was not run: too many calls in too short a time.",
+                f"{call.tool.id} was not run: the rate limit is reached.",
                 hint=f"Wait {after:g} s before the next call.",
                 data={"retry_after_s": after},
             )

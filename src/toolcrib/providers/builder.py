@@ -353,7 +353,7 @@ def _takes_all_arguments(only: inspect.Parameter, known: Mapping[str, Any]) -> b
 def _check_names(tool: Tool, target: CallableInfo, names: list[str], known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
-            raise _mismatch(tool, target, f'its parameter "{name}" is no property of the schema')
+            raise _mismatch(tool, target, f'its parameter "{name}" is not a property of the schema')
     for name in known:
         if name in target.bound | target.contexts:
             raise _mismatch(tool, target, f'the property "{name}" cannot reach it: that name is already bound')

@@ -72,7 +72,7 @@ def _text(arguments: Object, name: str) -> str | None:
     if given is None or given == "":
         return None
     if not isinstance(given, str) or len(given) > _MAX_PATTERN:
-        raise InvalidRequest(f"{name} must be a text of at most {_MAX_PATTERN} characters.", hint=_EXAMPLE)
+        raise InvalidRequest(f"{name} must be a string of at most {_MAX_PATTERN} characters.", hint=_EXAMPLE)
     return given
 
 

@@ -114,7 +114,9 @@ class ScriptExecutor:
                     pool.top_up()
                 stats = {"wall_s": time.monotonic() - start, "wait_s": start - requested, "calls": len(calls.trace)}
                 return replace(result, calls=tuple(calls.trace), stats={**result.stats, **stats})
-        raise SandboxUnavailable("The processes for scripts end before they begin.", hint="Check what ends them.")
+        raise SandboxUnavailable(
+            "The processes for scripts exit before they are ready.", hint="Check the log for what ends them."
+        )
 
     async def _converse(
         self, conversation: Conversation, job: bytes, worker: Worker, calls: ScriptCalls

@@ -385,7 +385,7 @@ class Issuer:
             header = jwt.get_unverified_header(token)
             algorithm = header.get("alg")
             if algorithm not in self._auth.algorithms:
-                raise NotAuthenticated("The access token's signature is of a kind that is not accepted.")
+                raise NotAuthenticated("The access token's signature algorithm is not accepted.")
             _check_type(header)
             for key in await self._keys.candidates(header.get("kid"), algorithm):
                 with contextlib.suppress(jwt.InvalidSignatureError):
@@ -429,7 +429,7 @@ class Issuer:
             raise NotAuthenticated("The access token is not valid.", hint=LOG_IN)
         now, leeway = time.time(), self._auth.leeway_s
         if answer.get("iss", options.issuer) != options.issuer:
-            raise NotAuthenticated("The access token is of another issuer.", hint=LOG_IN)
+            raise NotAuthenticated("The access token is from another issuer.", hint=LOG_IN)
         ends, begins = seconds(answer.get("exp")), seconds(answer.get("nbf"))
         if (ends is not None and ends <= now - leeway) or (begins is not None and begins > now + leeway):
             raise NotAuthenticated("The access token has expired, or is not valid yet.", hint=LOG_IN)

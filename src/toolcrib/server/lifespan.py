@@ -385,7 +385,7 @@ class ServableApp(Lifecycle):
     def _check_tokens(self, options: HttpOptions, auth: AuthOptions, problem: str) -> None:
         """Raise `SettingsError` if the credentials of the options cannot replace those in use."""
         if self._authenticator is None and problem and not self._http_problem:
-            raise SettingsError(problem, hint="The tokens of before stay valid.")
+            raise SettingsError(problem, hint="The previous tokens stay valid.")
         if self._is_open and (options.tokens or auth.enabled):
             raise SettingsError(
                 "Clients without a token are served, which cannot be changed while they are connected.",

@@ -140,7 +140,7 @@ class OAuthResource:
         """
         realm = self._realms.get("")
         if realm is None:
-            raise NotAuthenticated("The access token is of no issuer that is known here.", hint=LOG_IN)
+            raise NotAuthenticated("The access token's issuer is not one that is accepted here.", hint=LOG_IN)
         return (await self._identity(bearer_token(headers), realm, self.auth.resource)).caller
 
     async def identify(self, scope: Scope) -> Identity:
@@ -179,7 +179,7 @@ class OAuthResource:
         else:
             known = realm.issuers.get(named) if isinstance(named, str) else None
             if known is None:
-                raise NotAuthenticated("The access token is of no issuer that is known here.", hint=LOG_IN)
+                raise NotAuthenticated("The access token's issuer is not one that is accepted here.", hint=LOG_IN)
             issuer, lasts_s = known, auth.recheck_s
             claims = await issuer.verify(token)
         _check_audience(claims, issuer.options.audience or (resource,))
@@ -204,7 +204,7 @@ class OAuthResource:
         derived = any(not realm.resource and not issuer.options.audience for realm, issuer in self._all())
         if derived and not self._address.is_known:
             raise SettingsError(
-                "It is not known what address access tokens must be for.",
+                "The address that access tokens must be issued for is not known.",
                 hint="Set auth.resource to the address that clients use, such as https://tools.example/mcp.",
             )
 
@@ -431,5 +431,5 @@ def _tenant(claims: Mapping[str, Any], options: IssuerOptions) -> str:
         return options.tenant or options.issuer
     tenant = _word(claims, options.tenant_claim)
     if not allows_tenant(options.tenants, tenant):
-        raise NotAuthenticated("The access token is of a tenant that is not known here.")
+        raise NotAuthenticated("The access token's tenant is not one that is accepted here.")
     return tenant

@@ -268,5 +268,5 @@ def _read_connection(file: Path) -> ConnectedClient:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise SettingsError(
-            f"{file} is damaged: it says what a client's file held before", hint="See it by hand."
+            f"{file} is damaged: it says what a client's file held before", hint="Inspect it by hand."
         ) from error

@@ -153,7 +153,7 @@ def read_text(path: Path, shown: str) -> str:
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise SettingsError(f"there is no file {shown}", hint="Check the path.") from None
+        raise SettingsError(f"There is no file {shown}.", hint="Check the path.") from None
     except OSError as error:
         raise SettingsError(f"{shown} cannot be read: {error.strerror or error}") from error
     if len(raw) > _MAX_BYTES:

@@ -64,10 +64,10 @@ def find_settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
         if place.is_file():
             return place
     if environ.get(CONFIG_VARIABLE):
-        raise SettingsError(f"there is no file {searched[0]}", hint=f"It is named by the variable {CONFIG_VARIABLE}.")
+        raise SettingsError(f"There is no file {searched[0]}.", hint=f"It is named by the variable {CONFIG_VARIABLE}.")
     listed = "\n".join(f"  {display_path(place, cwd)}" for place in searched)
     raise SettingsError(
-        f"no settings file was found. Searched, in this order:\n{listed}",
+        f"No settings file was found. Searched, in this order:\n{listed}",
         hint=f"Name one with --config, or begin with this in .mcp.json:\n  {EXAMPLE}",
         data={"searched": [str(place) for place in searched]},
     )

@@ -60,7 +60,7 @@ def session_rule(options: ServerOptions, *, modern: bool) -> SessionRule:
     if options.sessions is not None:
         return SessionRule(options.sessions, "set in its entry")
     if modern and options.protocol == "auto" and options.transport != "custom":
-        return SessionRule("older", "a client of an older version is served in its own version and session")
+        return SessionRule("older", "older clients keep a session with the server")
     if options.asks and not modern:
         return SessionRule("client", 'it may ask clients ("asks")')
     return SessionRule("shared")
