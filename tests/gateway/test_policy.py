@@ -237,7 +237,7 @@ def test_a_rule_that_cannot_be_is_refused_with_its_field(field: str, wrong: dict
     ("field", "make"),
     [
         ("default", lambda: ByScopes([], default="deny")),  # type: ignore[arg-type]  # what a file may say
-        ("roles must be a mapping of texts to lists of texts", lambda: ByScopes([], roles={"admin": "read"})),
+        ("roles must be a mapping of strings to lists of strings", lambda: ByScopes([], roles={"admin": "read"})),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_with_its_field(field: str, make: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ from tests.sandbox.conftest import QUICK, Servers
 
 from toolcrib.sandbox import LuaSandbox, SandboxOptions, ScriptError, process
 from toolcrib.sandbox.calls import Tools
-from toolcrib.sandbox.process import Worker
+from toolcrib.sandbox.process import ScriptProcess
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are ended by signals here")
 
@@ -31,14 +31,14 @@ async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterat
         yield sandbox
 
 
-def recorded(box: LuaSandbox) -> list[Worker]:
+def recorded(box: LuaSandbox) -> list[ScriptProcess]:
     """Record the workers that scripts get from now on."""
-    workers: list[Worker] = []
+    workers: list[ScriptProcess] = []
     source = box._workers._pool
     assert source is not None
     acquire = source.acquire
 
-    async def remember() -> Worker:
+    async def remember() -> ScriptProcess:
         workers.append(await acquire())
         return workers[-1]
 

@@ -17,7 +17,7 @@ from toolcrib.types import SESSION_META, Caller, Context, Object, ServerState, S
 from toolcrib.upstream import open_calls
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.fleet import Fleet, RemoteServer
-from toolcrib.upstream.forwarding import LogForwarder, RunningRequest, paused
+from toolcrib.upstream.forwarding import LogForwarder, UpstreamExchange, paused
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session_connections import SessionConnections, SessionUnavailable
@@ -494,7 +494,7 @@ async def test_a_deadline_does_not_run_while_a_person_answers() -> None:
 
 async def test_a_question_about_a_task_names_the_task_as_the_client_knows_it() -> None:
     logs = LogForwarder("s", Redactor(ServerOptions(name="s", command="s")))
-    running = RunningRequest(Peer(capabilities=ABLE), logs, may_ask=True, task="mine")
+    running = UpstreamExchange(Peer(capabilities=ABLE), logs, may_ask=True, task="mine")
     asked: list[Object] = []
 
     async def ask(method: str, params: Object) -> Object:
@@ -509,7 +509,7 @@ async def test_a_question_about_a_task_names_the_task_as_the_client_knows_it() -
 
 async def test_a_server_cannot_ask_any_number_of_questions_at_the_same_time() -> None:
     options = ServerOptions(name="s", command="s")
-    running = RunningRequest(Peer(capabilities=ABLE), LogForwarder("s", Redactor(options)), may_ask=True)
+    running = UpstreamExchange(Peer(capabilities=ABLE), LogForwarder("s", Redactor(options)), may_ask=True)
     waiting = 0
 
     async def ask(method: str, params: Object) -> Object:

@@ -133,7 +133,7 @@ def _supervise(settings: Settings, host: str, port: int, workers: int, log: LogO
         for name, own in addresses.items():
             if own:
                 listeners[name] = stack.enter_context(sockets.bind_socket(*host_and_port(own, "127.0.0.1", 0)))
-        run = supervisor.Supervisor(options, listeners).run
+        run = supervisor.WorkerSupervisor(options, listeners).run
         raise SystemExit(anyio.run(run, backend_options={"use_uvloop": _fastest_loop() == "uvloop"}))
 
 

@@ -85,7 +85,7 @@ async def forget_saved(table: StateTable[PastRequests], tenant: str | None, tool
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _WaitingSearch:
     """A search that waits for a call."""
 
     words: tuple[str, ...]
@@ -95,11 +95,11 @@ class _Search:
     """The tools that were called since."""
 
 
-def _read_search(saved: Any) -> _Search:
-    return _Search(*map(tuple, saved))
+def _read_search(saved: Any) -> _WaitingSearch:
+    return _WaitingSearch(*map(tuple, saved))
 
 
-_SEARCHES: Final[StateCodec[tuple[_Search, ...]]] = StateCodec(
+_SEARCHES: Final[StateCodec[tuple[_WaitingSearch, ...]]] = StateCodec(
     lambda searches: [[list(one.words), list(one.hits), list(one.used)] for one in searches],
     lambda saved: tuple(map(_read_search, saved if isinstance(saved, list) else [])),
 )
@@ -111,7 +111,9 @@ def _without(past: PastRequests | None, tool_id: str | None) -> PastRequests | N
     return left or None
 
 
-def _take(known: tuple[_Search, ...] | None, tool_id: str) -> tuple[tuple[_Search, ...] | None, list[tuple[str, ...]]]:
+def _take(
+    known: tuple[_WaitingSearch, ...] | None, tool_id: str
+) -> tuple[tuple[_WaitingSearch, ...] | None, list[tuple[str, ...]]]:
     """Find the searches that a call was for, and note it in them."""
     if not known:
         return None, []
@@ -177,7 +179,7 @@ class PastRecorder:
         for hit in hits:
             found[hit.query].append(hit.tool.id)
         new = [
-            _Search(words, tuple(ids))
+            _WaitingSearch(words, tuple(ids))
             for text, ids in zip(queries, found, strict=True)
             if (words := request_words(text))
         ]

@@ -36,7 +36,7 @@ from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox.calls import CallFailed, Pauses, ScriptCalls, fix_empty_arrays
 from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, hint_for
 from toolcrib.sandbox.limits import KIB, Limits
-from toolcrib.sandbox.process import Worker, cpu_seconds
+from toolcrib.sandbox.process import ScriptProcess, cpu_seconds
 from toolcrib.sandbox.result import FailureKind, ScriptError, ScriptResult, script_error, suggestions_for
 from toolcrib.types import JSON, Object
 
@@ -289,7 +289,7 @@ class Conversation:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: ScriptProcess,
         calls: ScriptCalls,
         limits: Limits,
         servers: Mapping[str, ServerNames],

@@ -17,7 +17,7 @@ from toolcrib.sandbox.calls import Pauses, Schemas, ScriptCalls, Tools
 from toolcrib.sandbox.conversation import Conversation, ProtocolError, WorkerLost, read_frame
 from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, find_calls, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.sandbox.process import Worker, WorkerKind, spawn_worker
+from toolcrib.sandbox.process import ScriptProcess, WorkerKind, spawn_worker
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult, SeenCall, script_error
 
 _MAX_ATTEMPTS: Final = 3
@@ -55,7 +55,7 @@ class ScriptExecutor:
         """Get the first process ready. `before` runs before each start. Raises `SandboxUnavailable`."""
         maker = await self._worker_factory(kind)
 
-        async def make() -> Worker:
+        async def make() -> ScriptProcess:
             before()
             return await maker()
 
@@ -119,7 +119,7 @@ class ScriptExecutor:
         )
 
     async def _converse(
-        self, conversation: Conversation, job: bytes, worker: Worker, calls: ScriptCalls
+        self, conversation: Conversation, job: bytes, worker: ScriptProcess, calls: ScriptCalls
     ) -> ScriptResult:
         """Run the conversation, then end the process; only a failed script waits until it has ended."""
         try:
@@ -137,7 +137,7 @@ class ScriptExecutor:
             await calls.close()
         return result
 
-    async def _worker_factory(self, kind: WorkerKind) -> Callable[[], Awaitable[Worker]]:
+    async def _worker_factory(self, kind: WorkerKind) -> Callable[[], Awaitable[ScriptProcess]]:
         """How workers are made on this system: forked if possible, otherwise started one by one."""
         if self._options.zygote and process.zygote_supported():
             zygote = process.Zygote(kind, start_s=self._options.start_s)
@@ -147,7 +147,7 @@ class ScriptExecutor:
         return lambda: spawn_worker(kind)
 
 
-async def start_worker(start: Callable[[], Awaitable[Worker]], within_s: float) -> Worker:
+async def start_worker(start: Callable[[], Awaitable[ScriptProcess]], within_s: float) -> ScriptProcess:
     """Start a worker and wait until it is ready. Raises `SandboxUnavailable`."""
     try:
         worker = await start()
@@ -170,12 +170,12 @@ async def start_worker(start: Callable[[], Awaitable[Worker]], within_s: float) 
 class WorkerPool:
     """Makes workers, some of them ahead of time."""
 
-    def __init__(self, make: Callable[[], Awaitable[Worker]], *, size: int, start_s: float) -> None:
+    def __init__(self, make: Callable[[], Awaitable[ScriptProcess]], *, size: int, start_s: float) -> None:
         """`make` starts a worker, which may take `start_s` to get ready; `size` workers are kept ready."""
         self._make = make
         self._size = size
         self._start_s = start_s
-        self._ready: deque[Worker] = deque()
+        self._ready: deque[ScriptProcess] = deque()
         self._refill: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -184,7 +184,7 @@ class WorkerPool:
         self._ready.append(await self._new())
         self.top_up()
 
-    async def acquire(self) -> Worker:
+    async def acquire(self) -> ScriptProcess:
         """A ready worker, which the caller closes. Raises `SandboxUnavailable`."""
         while self._ready:
             worker = self._ready.popleft()
@@ -211,7 +211,7 @@ class WorkerPool:
         """The ids of the processes that wait for a script."""
         return tuple(worker.process.pid for worker in self._ready)
 
-    async def _new(self) -> Worker:
+    async def _new(self) -> ScriptProcess:
         return await start_worker(self._make, self._start_s)
 
     def top_up(self) -> None:

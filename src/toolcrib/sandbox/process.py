@@ -1,4 +1,4 @@
-"""Worker processes: start them, or fork them from a prepared one, and end them.
+"""Processes that run scripts: start them, or fork them from a prepared one, and end them.
 
 Forking takes about a millisecond instead of twenty, and needs Linux. Where the prepared process cannot be started, or
 is lost, workers are started one by one, as on every other system.
@@ -54,7 +54,7 @@ class ProcessHandle(Protocol):
         """Kill it and release its resources; `wait` will not be called."""
 
 
-class Worker:
+class ScriptProcess:
     """A process that runs one script."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: ProcessHandle) -> None:
@@ -148,7 +148,7 @@ async def wait_readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
-async def spawn_worker(kind: WorkerKind) -> Worker:
+async def spawn_worker(kind: WorkerKind) -> ScriptProcess:
     """Start a worker process; it may not be ready yet. Raises OSError."""
     arguments = worker_command("worker", kind)
     if sys.platform == "win32":
@@ -159,7 +159,7 @@ async def spawn_worker(kind: WorkerKind) -> Worker:
     return await connect_worker(ours, child)
 
 
-async def connect_worker(sock: socket.socket, process: ProcessHandle) -> Worker:
+async def connect_worker(sock: socket.socket, process: ProcessHandle) -> ScriptProcess:
     """The worker at the other end of the socket; killed if connecting fails."""
     try:
         reader, writer = await asyncio.open_unix_connection(sock=sock)
@@ -167,7 +167,7 @@ async def connect_worker(sock: socket.socket, process: ProcessHandle) -> Worker:
         sock.close()
         process.abandon()
         raise
-    return Worker(reader, writer, process)
+    return ScriptProcess(reader, writer, process)
 
 
 def worker_command(mode: Literal["worker", "zygote"], kind: WorkerKind) -> list[str]:
@@ -182,7 +182,7 @@ def start_process(arguments: list[str], fd: int) -> "subprocess.Popen[bytes]":
     )
 
 
-async def _spawn_piped_worker(arguments: list[str]) -> Worker:
+async def _spawn_piped_worker(arguments: list[str]) -> ScriptProcess:
     """Start a worker on Windows, where socket pairs cannot be inherited. Untested."""
     process = await asyncio.create_subprocess_exec(
         *arguments,
@@ -193,7 +193,7 @@ async def _spawn_piped_worker(arguments: list[str]) -> Worker:
     )
     if process.stdin is None or process.stdout is None:
         raise OSError("the child process has no pipes")
-    return Worker(process.stdout, process.stdin, _PipedProcess(process))
+    return ScriptProcess(process.stdout, process.stdin, _PipedProcess(process))
 
 
 class _PipedProcess:
@@ -286,7 +286,7 @@ class Zygote:
         asyncio.get_running_loop().add_reader(ours.fileno(), self._on_reply)
         return True
 
-    async def make(self) -> Worker:
+    async def make(self) -> ScriptProcess:
         """A new worker: forked if possible, otherwise started from scratch. Raises OSError."""
         if self._control is not None and not self._refused:
             try:
@@ -306,7 +306,7 @@ class Zygote:
             process.kill()
             await process.wait()
 
-    async def _fork(self) -> Worker:
+    async def _fork(self) -> ScriptProcess:
         if self._control is None:
             raise OSError("the prepared process is gone")
         ours, theirs = socket.socketpair()

@@ -91,13 +91,13 @@ def search_candidates(
     if options.scorer != "hybrid":
         raise ValueError(f"an engine for candidates has the ranking hybrid, not {options.scorer}")
     lexicon = lexicon or Lexicon.default()
-    search = _Search(engine, request, options, lexicon, boosts or {})
+    search = _RequestSearch(engine, request, options, lexicon, boosts or {})
     asked = enumerate(request.queries[: options.max_queries])
     return join_answers([search.answer(text, place) for place, text in asked], request.queries)
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _RequestSearch:
     """What the queries of one request share."""
 
     engine: CandidateEngine

@@ -62,7 +62,7 @@ class SupervisorOptions:
 
 
 @dataclass(eq=False, slots=True)
-class _Process:
+class _WorkerProcess:
     """One worker process."""
 
     number: int
@@ -100,7 +100,7 @@ class _Process:
         return code
 
 
-class Supervisor:
+class WorkerSupervisor:
     """Runs workers until a signal ends them, or until one of them cannot start at all."""
 
     def __init__(self, options: SupervisorOptions, listeners: Mapping[str, socket.socket]) -> None:
@@ -109,9 +109,9 @@ class Supervisor:
         self._listeners = listeners
         self._folder = Path()
         self._hub = StateHub()
-        self._current: dict[int, _Process] = {}
+        self._current: dict[int, _WorkerProcess] = {}
         """By number: the process that serves, or that will as soon as it has started."""
-        self._all: set[_Process] = set()
+        self._all: set[_WorkerProcess] = set()
         self._replaced: set[int] = set()
         """The numbers of workers that are being replaced."""
         self._failures: dict[int, int] = {}
@@ -150,7 +150,7 @@ class Supervisor:
                 return
         logger.info("%d workers", self._options.workers)
 
-    def _start(self, number: int) -> _Process:
+    def _start(self, number: int) -> _WorkerProcess:
         theirs, ours = socket.socketpair()
         with theirs:
             listeners = descriptors(self._listeners)
@@ -168,7 +168,7 @@ class Supervisor:
                 env={**os.environ, VARIABLE: seat.as_text()},
                 process_group=0,  # Ctrl-C is for the supervisor alone
             )
-        process = _Process(number, popen, anyio.current_time())
+        process = _WorkerProcess(number, popen, anyio.current_time())
         self._all.add(process)
         self._start_soon(self._serve, process, ours)
         self._start_soon(self._watch, process)
@@ -178,7 +178,7 @@ class Supervisor:
         if self._group is not None:
             self._group.start_soon(work, *arguments)
 
-    async def _serve(self, process: _Process, connection: socket.socket) -> None:
+    async def _serve(self, process: _WorkerProcess, connection: socket.socket) -> None:
         """Answer what the worker asks."""
 
         async def note(event: anyio.Event, _: JSON) -> JSON:
@@ -195,14 +195,14 @@ class Supervisor:
         }
         await self._hub.serve(connection, answers)
 
-    async def _wait_serving(self, process: _Process) -> bool:
+    async def _wait_serving(self, process: _WorkerProcess) -> bool:
         """Wait until the process serves. Returns false if it ended, or takes too long."""
         await _first_of(process.serving, process.ended, self._stopping, timeout_s=_START_S)
         return process.serving.is_set() and not process.ended.is_set()
 
     # -- keeping them running ------------------------------------------------------------------------------------------
 
-    async def _watch(self, process: _Process) -> None:
+    async def _watch(self, process: _WorkerProcess) -> None:
         """Start another process when this one ends, unless it was meant to."""
         code = await process.wait()
         self._all.discard(process)
@@ -217,7 +217,7 @@ class Supervisor:
         elif number not in self._replaced:
             await self._start_again(process, code)
 
-    async def _start_again(self, process: _Process, code: int) -> None:
+    async def _start_again(self, process: _WorkerProcess, code: int) -> None:
         number = process.number
         lived_s = anyio.current_time() - process.started
         failures = self._failures[number] = 0 if lived_s >= _STABLE_S else self._failures.get(number, 0) + 1
@@ -228,7 +228,7 @@ class Supervisor:
         if not self._stopping.is_set() and self._current.get(number) is process:
             self._current[number] = self._start(number)
 
-    def _remove_socket(self, process: _Process) -> None:
+    def _remove_socket(self, process: _WorkerProcess) -> None:
         """Remove what a killed process could not."""
         own_socket(self._folder, process.number, process.popen.pid).unlink(missing_ok=True)
 
@@ -302,7 +302,7 @@ class _ProgramsProcess:
         self._start_soon = start_soon
         self._credential = secrets.token_hex(16)
         self._starting = anyio.Lock()
-        self._process: _Process | None = None
+        self._process: _WorkerProcess | None = None
         self._failures = 0
         self._path = Path()
         self._ours: socket.socket | None = None
@@ -323,7 +323,7 @@ class _ProgramsProcess:
         self._close()
         self._path = folder / f"programs-{secrets.token_hex(4)}.sock"
         self._ours, popen = self._spawn()
-        process = self._process = _Process(0, popen, anyio.current_time())
+        process = self._process = _WorkerProcess(0, popen, anyio.current_time())
         self._start_soon(self._watch, process)
         with anyio.move_on_after(_START_S):
             await anyio.wait_readable(self._ours)  # it listens, or it has ended
@@ -349,7 +349,7 @@ class _ProgramsProcess:
                 process_group=0,
             )
 
-    async def _watch(self, process: _Process) -> None:
+    async def _watch(self, process: _WorkerProcess) -> None:
         code = await process.wait()
         if code:
             logger.error("the process %d, which runs programs, ended: %s", process.popen.pid, _outcome(code))

@@ -33,7 +33,7 @@ _MAX_BURST: Final = 10_000
 """The same between two writes that succeed."""
 
 
-class _Change(NamedTuple, Generic[V]):
+class _UnsentChange(NamedTuple, Generic[V]):
     apply: Callable[[V | None], V | None]
     ttl_s: float | None
     size: int | None
@@ -63,7 +63,7 @@ class BatchedTable(Generic[V]):
         self._clock = clock
         self._max_copies = min(max_entries or _MAX_COPIES, _MAX_COPIES)
         self._copies: OrderedDict[str, _Copy[V]] = OrderedDict()
-        self._waiting: dict[str, list[_Change[V]]] = {}
+        self._waiting: dict[str, list[_UnsentChange[V]]] = {}
         self._failing = False
 
     @property
@@ -75,7 +75,7 @@ class BatchedTable(Generic[V]):
         return (await self._copy(key)).value
 
     async def set(self, key: str, value: V, *, ttl_s: float | None = None, size: int = 0) -> None:
-        self._replace(key, value, _Change(lambda _: value, ttl_s, size))
+        self._replace(key, value, _UnsentChange(lambda _: value, ttl_s, size))
 
     async def update(
         self,
@@ -87,11 +87,11 @@ class BatchedTable(Generic[V]):
     ) -> R:
         copy = await self._copy(key)
         copy.value, result = change(copy.value)
-        self._wait(key, _Change(lambda old: change(old)[0], ttl_s, size))
+        self._wait(key, _UnsentChange(lambda old: change(old)[0], ttl_s, size))
         return result
 
     async def delete(self, key: str) -> None:
-        self._replace(key, None, _Change(lambda _: None, None, None))
+        self._replace(key, None, _UnsentChange(lambda _: None, None, None))
 
     async def items(self) -> Mapping[str, V]:
         """Write what waits, and return all values."""
@@ -139,12 +139,12 @@ class BatchedTable(Generic[V]):
             self._warn(error)
             return None if copy is None else copy.value
 
-    def _replace(self, key: str, value: V | None, change: _Change[V]) -> None:
+    def _replace(self, key: str, value: V | None, change: _UnsentChange[V]) -> None:
         self._copies[key] = _Copy(value, self._clock())
         self._waiting.pop(key, None)
         self._wait(key, change)
 
-    def _wait(self, key: str, change: _Change[V]) -> None:
+    def _wait(self, key: str, change: _UnsentChange[V]) -> None:
         changes = self._waiting.setdefault(key, [])
         changes.append(change)
         if len(changes) > (_MAX_CHANGES if self._failing else _MAX_BURST):
@@ -196,7 +196,7 @@ class BatchedTables:
             await asyncio.shield(asyncio.ensure_future(self.flush()))
 
 
-def _applied(changes: list[_Change[V]], value: V | None) -> tuple[V | None, V | None]:
+def _applied(changes: list[_UnsentChange[V]], value: V | None) -> tuple[V | None, V | None]:
     """What the changes make of a value. One that fails, because the value is another by now, changes nothing."""
     for change in changes:
         try:

@@ -67,7 +67,7 @@ def _decode(saved: Any) -> Peer:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _OpenQuestion:
     """A question that waits for answers."""
 
     expected: set[str]
@@ -88,7 +88,7 @@ class Peers:
         self._questions = state.channel("questions")
         self._state = state
         self._topics: dict[str, Callable[[Any], Awaitable[JSON]]] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _OpenQuestion] = {}
         self._silent: dict[str, int] = {}
         """Processes that did not answer, and their beat at that time."""
         self._beats = 0
@@ -115,7 +115,7 @@ class Peers:
         """
         others = {peer.id: peer for peer in await self.others() if only in (None, peer.id)}
         waited_for = {peer.id for peer in others.values() if self._silent.get(peer.id) != peer.beat}
-        asked = _Asked(waited_for, anyio.Event())
+        asked = _OpenQuestion(waited_for, anyio.Event())
         if others:
             number = secrets.token_hex(8)
             self._asked[number] = asked

@@ -37,7 +37,7 @@ _PER_TRIP: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Change(Generic[V]):
+class _PendingChange(Generic[V]):
     """A change of one value that is still to be applied there."""
 
     apply: Callable[[V | None], V | None]
@@ -126,7 +126,7 @@ class RemoteTable(Generic[V]):
         self._copies: MemoryTable[str] = MemoryTable(
             name, max_entries=min(limits.max_entries or _MAX_LOCAL, _MAX_LOCAL), max_size=limits.max_size, clock=clock
         )
-        self._waiting: dict[str, list[_Change[V]]] = {}
+        self._waiting: dict[str, list[_PendingChange[V]]] = {}
         self._unsure: dict[str, str | None] = {}
         """Values that may have been written in Redis although it did not answer; the change to them waits."""
         self._read_at: dict[str, float] = {}
@@ -169,7 +169,7 @@ class RemoteTable(Generic[V]):
                 await self._copy(key, text, ttl_s, size)
                 return
         await self._copy(key, text, ttl_s, size)
-        self._wait(key, _Change(lambda _: self._decode(text), ttl_s, size), replaces=True)
+        self._wait(key, _PendingChange(lambda _: self._decode(text), ttl_s, size), replaces=True)
 
     async def update(
         self,
@@ -198,7 +198,7 @@ class RemoteTable(Generic[V]):
                 await self._copies.delete(key)
                 return
         await self._copies.delete(key)
-        self._wait(key, _Change(lambda _: None, None, None), replaces=True)
+        self._wait(key, _PendingChange(lambda _: None, None, None), replaces=True)
 
     async def items(self) -> Mapping[str, V]:
         try:
@@ -278,12 +278,12 @@ class RemoteTable(Generic[V]):
         after, result = await self._converted(partial(self._changed, before, change), before)
         await self._copies.update(key, lambda _: (after, None), ttl_s=ttl_s, size=size)
         if after != before or (ttl_s is not None and not self._batched):
-            self._wait(key, _Change(lambda old: change(old)[0], ttl_s, size))
+            self._wait(key, _PendingChange(lambda old: change(old)[0], ttl_s, size))
         if key not in self._waiting:
             self._unsure.pop(key, None)
         return result
 
-    def _wait(self, key: str, change: _Change[V], *, replaces: bool = False) -> None:
+    def _wait(self, key: str, change: _PendingChange[V], *, replaces: bool = False) -> None:
         self._store.watch()
         changes = self._waiting.setdefault(key, [])
         if replaces:
@@ -339,7 +339,7 @@ class RemoteTable(Generic[V]):
             if not changes:
                 del self._waiting[key]
 
-    def _applied(self, text: str | None, changes: Sequence[_Change[V]]) -> str | None:
+    def _applied(self, text: str | None, changes: Sequence[_PendingChange[V]]) -> str | None:
         """What the changes make of a value. One that fails, because the value is another by now, changes nothing."""
         for change in changes:
             try:

@@ -272,7 +272,7 @@ class Match(NamedTuple):
     passage: str
 
 
-class _Rule(NamedTuple):
+class _ConceptRule(NamedTuple):
     name: str
     severity: Severity
     trigger: Callable[[str], object]
@@ -373,15 +373,15 @@ def _unless_refused(pattern: "re.Pattern[str]") -> Callable[[str], bool]:
 
 
 _RULES: Final = (
-    _Rule("secret-access", "hard", SECRET_PLACE.search, _takes_secret, in_pairs=True),
-    _Rule("exfiltration", "hard", lambda text: _names_place(text) and _names_private(text), _gives_private),
-    _Rule(
+    _ConceptRule("secret-access", "hard", SECRET_PLACE.search, _takes_secret, in_pairs=True),
+    _ConceptRule("exfiltration", "hard", lambda text: _names_place(text) and _names_private(text), _gives_private),
+    _ConceptRule(
         "exfiltration", "hard", lambda text: _is_hidden(text) or _UNSEEN_USE.search(text), _hides_giving, in_pairs=True
     ),
-    _Rule("concealment", "hard", _is_hidden, _hides),
-    _Rule("override", "hard", lambda text: _RULES_OF.search(text) and _END_OF.search(text), _ends_rules),
+    _ConceptRule("concealment", "hard", _is_hidden, _hides),
+    _ConceptRule("override", "hard", lambda text: _RULES_OF.search(text) and _END_OF.search(text), _ends_rules),
     *(
-        _Rule(name, "hard", pattern.search, _unless_refused(pattern))
+        _ConceptRule(name, "hard", pattern.search, _unless_refused(pattern))
         for name, pattern in (
             ("consent", _UNTETHERED),
             ("obedience", _OBEY),
@@ -394,11 +394,11 @@ _RULES: Final = (
             ("falsify", _FALSE_SUCCESS),
         )
     ),
-    _Rule("tampering", "hard", _ACCOUNT.search, _interferes),
-    _Rule("tampering", "hard", _SKIP_CHECK.search, _skips_check),
-    _Rule("quiet-change", "soft", _UNSEEN_USE.search, _gives_unseen),
-    _Rule("exhaust", "soft", _DELAYED.search, lambda text: _has(text, _DELAYED, _GIVE)),
-    _Rule("exhaust", "soft", _WITHOUT_END.search, lambda text: _has(text, _WITHOUT_END)),
+    _ConceptRule("tampering", "hard", _ACCOUNT.search, _interferes),
+    _ConceptRule("tampering", "hard", _SKIP_CHECK.search, _skips_check),
+    _ConceptRule("quiet-change", "soft", _UNSEEN_USE.search, _gives_unseen),
+    _ConceptRule("exhaust", "soft", _DELAYED.search, lambda text: _has(text, _DELAYED, _GIVE)),
+    _ConceptRule("exhaust", "soft", _WITHOUT_END.search, lambda text: _has(text, _WITHOUT_END)),
 )
 _WHOLE: Final[tuple[tuple[str, Severity, "re.Pattern[str]"], ...]] = (
     ("role-marker", "hard", _ROLE_BREAK),

@@ -398,7 +398,7 @@ def _comes_first(passage: str) -> bool:
     return _has(passage, _FIRST, _TURN) or _has(passage, _VOID_OTHERS)
 
 
-class _Rule(NamedTuple):
+class _PhraseRule(NamedTuple):
     name: str
     severity: Severity
     test: Callable[[str], bool]
@@ -407,17 +407,17 @@ class _Rule(NamedTuple):
 
 
 _RULES: Final = (
-    _Rule("secret-access", "hard", _gathers_secrets, in_pairs=True),
-    _Rule("exfiltration", "hard", _hands_over, in_pairs=True),
-    _Rule("concealment", "hard", _conceals),
-    _Rule("override", "hard", _overrides),
-    _Rule("tampering", "hard", _tampers, in_pairs=True),
-    _Rule("command", "hard", _commands),
-    _Rule("takeover", "hard", _takes_over, in_pairs=True),
-    _Rule("pretext", "hard", _orders_under_pretext, in_pairs=True),
-    _Rule("order-elsewhere", "soft", _orders_elsewhere),
-    _Rule("precedence", "soft", _comes_first),
-    _Rule("preference", "soft", lambda passage: _has(passage, _PREFER)),
+    _PhraseRule("secret-access", "hard", _gathers_secrets, in_pairs=True),
+    _PhraseRule("exfiltration", "hard", _hands_over, in_pairs=True),
+    _PhraseRule("concealment", "hard", _conceals),
+    _PhraseRule("override", "hard", _overrides),
+    _PhraseRule("tampering", "hard", _tampers, in_pairs=True),
+    _PhraseRule("command", "hard", _commands),
+    _PhraseRule("takeover", "hard", _takes_over, in_pairs=True),
+    _PhraseRule("pretext", "hard", _orders_under_pretext, in_pairs=True),
+    _PhraseRule("order-elsewhere", "soft", _orders_elsewhere),
+    _PhraseRule("precedence", "soft", _comes_first),
+    _PhraseRule("preference", "soft", lambda passage: _has(passage, _PREFER)),
 )
 _STEMS: Final[Mapping[str, Sequence[str]]] = {
     rule: stems.split("|")

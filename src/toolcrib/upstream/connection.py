@@ -43,7 +43,7 @@ from toolcrib.upstream.channel import (
     embedded_failure,
     encode_message,
 )
-from toolcrib.upstream.forwarding import RunningRequest, ServerMessages
+from toolcrib.upstream.forwarding import ServerMessages, UpstreamExchange
 from toolcrib.upstream.negotiation import (
     CLIENT_INFO,
     NORMALIZE,
@@ -258,7 +258,7 @@ class Connection:
         if ctx.client is None:
             raw = await self._send_direct(method, whole, headers)
             return await self._task_result(request, raw, headers, None) if "task" in params else raw
-        running = RunningRequest(
+        running = UpstreamExchange(
             ctx.client,
             self.messages.logs,
             may_ask=self.messages.may_ask,
@@ -320,7 +320,7 @@ class Connection:
         """Read a response that is a stream, or a long one: the client may be asked something before its end."""
         if ctx.client is None:
             return await read(None)
-        running = RunningRequest(ctx.client, self.messages.logs, may_ask=self.messages.may_ask, limit=limit)
+        running = UpstreamExchange(ctx.client, self.messages.logs, may_ask=self.messages.may_ask, limit=limit)
         with self.messages.track(running):
             try:
                 return await read(running)

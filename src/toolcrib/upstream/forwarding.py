@@ -126,7 +126,7 @@ def _log_text(data: Any) -> str:
     return data if isinstance(data, str) else to_json(data, inf_nan_mode="constants").decode("utf-8", "replace")
 
 
-class RunningRequest:
+class UpstreamExchange:
     """The `Exchange` of a caller's request: passes on what the server sends before it responds.
 
     Notifications are sent in order and one at a time, and before the response.
@@ -264,7 +264,7 @@ class ServerMessages:
         self.roots_client: SessionClient | None = None
         """Asked for roots while no request is running: the client of the session, if it may be asked then."""
         self._users: dict[tuple[str | None, str | None, str], LogAudience] = {}
-        self._running: dict[object, RunningRequest] = {}
+        self._running: dict[object, UpstreamExchange] = {}
         self._tasks: OrderedDict[str, Callable[[Object], None]] = OrderedDict()
         """By the server's id of a task: called with its status."""
         self._early: OrderedDict[str, Object] = OrderedDict()
@@ -292,7 +292,7 @@ class ServerMessages:
         return next(iter(self._users.values())) if len(self._users) == 1 else None
 
     @contextmanager
-    def track(self, request: RunningRequest) -> Iterator[None]:
+    def track(self, request: UpstreamExchange) -> Iterator[None]:
         """Mark a request as running."""
         place = object()
         self._running[place] = request
@@ -301,13 +301,13 @@ class ServerMessages:
         finally:
             del self._running[place]
 
-    def _addressee(self) -> RunningRequest | None:
+    def _addressee(self) -> UpstreamExchange | None:
         """The running request that a message belongs to which names none; None if that is not certain."""
         if self.users == "caller" and len(self._running) > 1:
             return None
         return next(reversed(self._running.values()), None)
 
-    def _logged_for(self) -> RunningRequest | None:
+    def _logged_for(self) -> UpstreamExchange | None:
         """The only running request that asked for log messages: a newer server sends none for any other."""
         candidates = [request for request in self._running.values() if request.wants_logs]
         return candidates[0] if len(candidates) == 1 else None

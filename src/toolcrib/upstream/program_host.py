@@ -93,7 +93,7 @@ class _Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _OpenRequest:
     """A request of a worker that the program has not answered."""
 
     number: int
@@ -123,7 +123,7 @@ class _Program:
         self._logs = LogForwarder(options.name, self._redact)
         self._outgoing: Any = None
         self._numbers = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _OpenRequest] = {}
         self._asked: dict[int | str, _Worker] = {}
         """Questions of the program, and the workers that they were put to."""
         self._workers: set[_Worker] = set()
@@ -250,7 +250,7 @@ class _Program:
         token = meta.get("progressToken")
         if token is not None:
             params = {**params, "_meta": {**meta, "progressToken": number}}
-        self._pending[number] = _Pending(number, worker, request.id, method, token, LOG_LEVEL_META_KEY in meta)
+        self._pending[number] = _OpenRequest(number, worker, request.id, method, token, LOG_LEVEL_META_KEY in meta)
         worker.ids[request.id] = number
         sent = JSONRPCRequest(jsonrpc="2.0", id=number, method=method)
         await self._send(sent if request.params is None else sent.model_copy(update={"params": params}))
@@ -349,7 +349,7 @@ class _Program:
             for worker in tuple(self._workers):
                 await worker.send(notification)
 
-    def _pending_of(self, number: Any) -> _Pending | None:
+    def _pending_of(self, number: Any) -> _OpenRequest | None:
         if isinstance(number, str) and number.isdecimal():
             number = int(number)
         return self._pending.get(number) if isinstance(number, int) else None

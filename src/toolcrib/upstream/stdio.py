@@ -159,7 +159,7 @@ async def _child_transport(
                 await child.stop()
 
 
-async def _spawn(options: ServerOptions, redact: Redactor) -> "_Process":
+async def _spawn(options: ServerOptions, redact: Redactor) -> "_ServerProgram":
     """Start the child, in a thread: the event loop would stand still until the new process runs its program."""
     theirs, ours = os.pipe()
     stdin = PipeWriter(ours)
@@ -179,7 +179,7 @@ async def _spawn(options: ServerOptions, redact: Redactor) -> "_Process":
         raise
     finally:
         os.close(theirs)
-    return await _Process.of(child, stdin)
+    return await _ServerProgram.of(child, stdin)
 
 
 def _start_program(
@@ -207,7 +207,7 @@ def _start_limiter() -> anyio.CapacityLimiter:
         return limiter
 
 
-class _Process:
+class _ServerProgram:
     """A running child: our ends of its pipes, and how it ended."""
 
     def __init__(
@@ -218,7 +218,7 @@ class _Process:
         self._ended = anyio.Event()
 
     @classmethod
-    async def of(cls, child: "subprocess.Popen[bytes]", stdin: PipeWriter) -> "_Process":
+    async def of(cls, child: "subprocess.Popen[bytes]", stdin: PipeWriter) -> "_ServerProgram":
         if child.stdout is None or child.stderr is None:
             raise ValueError("a child needs three pipes")
         return cls(child, stdin, await _PipeStream.of(child.stdout), await _PipeStream.of(child.stderr))
@@ -305,7 +305,7 @@ class _ChildProcess:
 
     def __init__(
         self,
-        process: _Process,
+        process: _ServerProgram,
         options: ServerOptions,
         fleet: FleetOptions,
         redact: Redactor,

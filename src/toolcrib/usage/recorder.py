@@ -73,8 +73,8 @@ class UsageRecorder:
         self._table = usage_table(state)
         self._tools = tools
         self._wall = wall
-        self._today = _Pending(int(wall() // _DAY_S))
-        self._earlier: list[_Pending] = []
+        self._today = _UnsavedCounts(int(wall() // _DAY_S))
+        self._earlier: list[_UnsavedCounts] = []
         """Days that have ended, and have to be saved."""
         self._unsaved: dict[str, DayUsage] = {}
         """Counts that could not be saved."""
@@ -117,7 +117,7 @@ class UsageRecorder:
         with self._shown_lock:
             self._shown.update(tokens)
 
-    def _pending(self) -> "_Pending":
+    def _pending(self) -> "_UnsavedCounts":
         day = int(self._wall() // _DAY_S)
         if day != self._today.day:
             self._close_day(day)
@@ -127,7 +127,7 @@ class UsageRecorder:
         with self._shown_lock:
             self._today.shown, self._shown = self._shown, Counter()
         self._earlier.append(self._today)
-        self._today = _Pending(day)
+        self._today = _UnsavedCounts(day)
 
     # -- reports ---------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class UsageRecorder:
             self._failing = False
             del self._unsaved[day]
 
-    def _summarize(self, closed: Sequence["_Pending"], tools: Sequence[Tool]) -> list[tuple[str, DayUsage]]:
+    def _summarize(self, closed: Sequence["_UnsavedCounts"], tools: Sequence[Tool]) -> list[tuple[str, DayUsage]]:
         """What was counted on each day; without any use, and with the same tools as before, nothing."""
         now = self._definitions.by_namespace(tools)
         if tools is not self._saved_tools and closed:
@@ -234,7 +234,7 @@ class _Tally:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _UnsavedCounts:
     """What was counted on a day and is not saved yet."""
 
     day: int

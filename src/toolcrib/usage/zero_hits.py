@@ -143,7 +143,7 @@ def proposed_keywords(groups: Iterable[ZeroHit]) -> dict[str, tuple[str, ...]]:
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _FruitlessQuery:
     """One query that found nothing, or only weak hits."""
 
     tenant: str
@@ -169,9 +169,9 @@ class ZeroHitRecorder:
         self._table = zero_hits_table(state)
         self._wall = wall
         self._clock = clock
-        self._waiting: OrderedDict[str, tuple[_Asked, ...]] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[_FruitlessQuery, ...]] = OrderedDict()
         """By session, until it calls a tool."""
-        self._unsaved: list[_Asked] = []
+        self._unsaved: list[_FruitlessQuery] = []
         self._saving = anyio.Lock()
         self._failing = False
 
@@ -190,14 +190,14 @@ class ZeroHitRecorder:
             self._unsaved += asked
             del self._unsaved[:-_MAX_WAITING]
 
-    def _poor_queries(self, search: EndedSearch) -> Iterable[_Asked]:
+    def _poor_queries(self, search: EndedSearch) -> Iterable[_FruitlessQuery]:
         tenant, now = tenant_key(search.ctx.caller.tenant), self._clock()
         for place, text in enumerate(search.request.queries):
             hits = [hit for hit in search.reply.hits if hit.query == place and not hit.fallback]
             if text.strip() and all(hit.weak for hit in hits):
                 best = tuple(hit.tool.id for hit in hits[:_MAX_TOOLS])
                 found = ZeroHit(words=(), none=int(not hits), weak=int(bool(hits)), last=self._wall(), best=best)
-                yield _Asked(tenant, text, found, now)
+                yield _FruitlessQuery(tenant, text, found, now)
 
     def call_ended(self, call: EndedCall) -> None:
         """Note a tool that a session called with success after such a search."""
@@ -255,7 +255,7 @@ class ZeroHitRecorder:
                     self._failing = False
 
 
-def _group(asked: Sequence[_Asked]) -> dict[str, dict[str, ZeroHit]]:
+def _group(asked: Sequence[_FruitlessQuery]) -> dict[str, dict[str, ZeroHit]]:
     """Group queries by tenant, and by the stems of their words in any order; those without words are left out."""
     found: dict[str, dict[str, ZeroHit]] = {}
     for one in asked:
