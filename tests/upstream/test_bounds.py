@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from hypothesis import given
@@ -15,10 +17,11 @@ from tests.fixtures.servers.web import OldWeb, Web
 from tests.upstream.support import call, call_json, names, raw, server_of, serving
 
 from toolcrib.errors import UpstreamError
+from toolcrib.upstream import bounds
 from toolcrib.upstream.bounds import Bounds, Meter, parse_list, run_at_once
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.framing import parse_json
-from toolcrib.upstream.http_transport import _with_bounded_events
+from toolcrib.upstream.http_transport import _with_bounded_events, read_bounded
 from toolcrib.upstream.options import ServerOptions
 
 SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}
@@ -54,6 +57,39 @@ def test_a_list_parsed_by_entry_equals_one_parsed_whole(entries: list[Any], more
     message = {"jsonrpc": "2.0", "id": 1, "result": {**more, "tools": entries, "nextCursor": "x"}, "extra": more}
     text = json.dumps(message, indent=indent or None).encode()
     assert run_at_once(parse_list(text, parse_json)) == message
+
+
+@pytest.mark.anyio
+async def test_of_large_messages_that_arrive_together_one_part_is_read_in_each_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "_SHARE_S", 0.0)  # otherwise as many parts as a millisecond is enough for
+    turn, parts = 0, list[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turn += 1
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            parts.append(turn)
+            yield b"x" * 100_000
+
+    async def read() -> None:
+        response = httpx2.Response(200, content=body())
+        assert isinstance(await read_bounded(response, Bounds(bytes=10_000_000, nodes=100)), bytes)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count_turns)
+        async with anyio.create_task_group() as readers:
+            for _ in range(5):
+                readers.start_soon(read)
+        group.cancel_scope.cancel()
+    begun = 5 * 3  # each message reads three parts before it is a large one
+    assert len(parts) == 100
+    assert len(set(parts[begun:])) >= 100 - begun
 
 
 @pytest.mark.anyio

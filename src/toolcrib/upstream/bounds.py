@@ -4,9 +4,12 @@ A parser cannot be interrupted, and holds the interpreter's lock. So a message i
 chunk, and what is too large for one step of the event loop is never parsed whole.
 """
 
+import asyncio
 import codecs
 import json
 import re
+import time
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -30,7 +33,12 @@ _MAX_ENTRY_CHARS: Final = 1024 * 1024
 """The largest entry of a list that is parsed in steps."""
 _STEP_CHARS: Final = 64 * 1024
 _SPACE: Final = " \t\n\r"
+_LARGE_BYTES: Final = 256 * 1024
+"""A message that is longer than this takes turns with others."""
+_SHARE_S: Final = 0.001
+"""The processor time of one turn of the event loop for all large messages together."""
 _DECODER: Final = json.JSONDecoder()
+_turns_of_loop: Final = anyio.lowlevel.RunVar["_Turns"]("toolcrib_turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,57 @@ async def run_in_steps(steps: Steps[_T]) -> _T:
             result: _T = end.value
             return result
         await anyio.lowlevel.checkpoint()
+
+
+async def take_turn(read_bytes: int) -> None:
+    """Wait before the next part of a message of which so many bytes were read, if it is a large one.
+
+    All large messages that arrive at the same time share a millisecond of each turn of the event loop, one after the
+    other. So calls with short messages wait for that, and not for a part of each large message.
+    """
+    if read_bytes > _LARGE_BYTES:
+        await _turns().take()
+
+
+def _turns() -> "_Turns":
+    try:
+        return _turns_of_loop.get()
+    except LookupError:
+        turns = _Turns()
+        _turns_of_loop.set(turns)
+        return turns
+
+
+class _Turns:
+    """Who may read on in this turn of the event loop, and who waits for the next ones."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._ends_s: float | None = None
+        """When the share of this turn is used up, in processor time of the thread; None before it is used."""
+
+    async def take(self) -> None:
+        if self._ends_s is not None and (self._waiting or time.thread_time() >= self._ends_s):
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+            self._begin()
+        elif self._ends_s is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._ends_s is None:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._ends_s = time.thread_time() + _SHARE_S
+
+    def _next_turn(self) -> None:
+        self._ends_s = None
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():  # it may have been cancelled
+                waiter.set_result(None)
+                self._begin()
+                return
 
 
 class _ListParser:

@@ -97,6 +97,11 @@ class LineSplitter:
         """Whether the incomplete line is already too long."""
         return self._lost is not None
 
+    @property
+    def pending_bytes(self) -> int:
+        """How much of the incomplete line has arrived, until it is too long."""
+        return self._meter.size
+
     def feed(self, chunk: bytes) -> list[bytes | OversizedLine]:
         """Return the lines that the chunk completes, without line ends."""
         *whole, rest = chunk.split(b"\n")
@@ -401,6 +406,11 @@ class EventParser:
         self._meter = Meter()
         self._buffer = bytearray()
         self._line_ends = LineEnds()
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much of the incomplete event has arrived."""
+        return len(self._buffer)
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """Yield the events that the chunk completes. Raises `OverflowError` for one beyond the bounds."""

@@ -10,7 +10,7 @@ import anyio.abc
 from mcp.shared.message import SessionMessage
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.upstream.bounds import run_in_steps
+from toolcrib.upstream.bounds import run_in_steps, take_turn
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import ExpectedResponses, LineSplitter, OversizedLine
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -97,6 +97,7 @@ class _HostedConnection:
                         continue
                     for message in await run_in_steps(self._expected.parse(line)):
                         await self._to_session.send(SessionMessage(message))
+                await take_turn(self._lines.pending_bytes)
                 done = self._lines.feed(await self._stream.receive(_CHUNK_BYTES))
         self._closed.set(_HOST_ENDED)
         self._to_session.close()

@@ -23,7 +23,7 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 from pydantic_core import to_json
 
 from toolcrib._version import VERSION
-from toolcrib.upstream.bounds import LIST_METHODS, Bounds, list_bounds, result_bounds, run_in_steps
+from toolcrib.upstream.bounds import LIST_METHODS, Bounds, list_bounds, result_bounds, run_in_steps, take_turn
 from toolcrib.upstream.channel import (
     CLIENT_NOTIFICATIONS,
     NO_MESSAGE,
@@ -455,6 +455,7 @@ class _Messages:
             return
         except OverflowError as error:
             raise ExchangeError(FailureKind.ANSWER, f"its response {error}") from error
+        await take_turn(self._parser.pending_bytes)
         for event in events:
             self.last_event_id = event.id or self.last_event_id
             self.retry_s = self.retry_s if event.retry_s is None else event.retry_s

@@ -20,7 +20,7 @@ import httpx2
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 from pydantic_core import from_json
 
-from toolcrib.upstream.bounds import Bounds, Meter, result_bounds
+from toolcrib.upstream.bounds import Bounds, Meter, result_bounds, take_turn
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
 from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeats
 from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport, PooledResponse
@@ -50,7 +50,7 @@ _NOTED_HEADERS: Final = frozenset({SESSION_HEADER.encode(), b"content-encoding"}
 _ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
-_INFLATED_BYTES: Final = 65536
+_INFLATED_BYTES: Final = 256 * 1024
 _EVENT_END: Final = re.compile(rb"\n\n|\r\r|\r\n\r\n")
 _EVENT_END_BYTES: Final = 4
 """The longest end."""
@@ -395,6 +395,7 @@ async def read_bounded(response: httpx2.Response, bounds: Bounds) -> bytes | str
                 meter.add(part)
             if problem := bounds.problem(meter.size, meter.nodes):
                 return problem
+            await take_turn(meter.size)
     finally:
         await _stream_of(response).aclose()
     return b"".join(parts)
@@ -448,6 +449,7 @@ class _BoundedEvents(httpx2.AsyncByteStream):
             before = text[1 - _EVENT_END_BYTES :]
             if self._bounds.problem(meter.size, meter.nodes):
                 return
+            await take_turn(meter.size)
             events = _EVENT_END.split(chunk)
             # The first and the last one may be parts of an event.
             kept = [*events[:1], *without_repeats(events[1:-1]), *events[1:][-1:]]

@@ -18,7 +18,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, J
 from pydantic import ValidationError
 
 from toolcrib.upstream import http_transport
-from toolcrib.upstream.bounds import Bounds, list_bounds, run_in_steps
+from toolcrib.upstream.bounds import Bounds, list_bounds, run_in_steps, take_turn
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import ExpectedResponses, LineEnds, LineSplitter, OversizedLine
 from toolcrib.upstream.http import WithTokens, auth_transport, http_client
@@ -134,6 +134,7 @@ class _SseStreams:
             async for chunk in http_transport.byte_chunks(self._events):
                 for line in lines.feed(line_ends.normalized(chunk)):
                     await self._take(line)
+                await take_turn(lines.pending_bytes)
         except httpx2.TransportError as error:
             reason = http_transport.describe_transport_error(error)
         except ExchangeError as error:

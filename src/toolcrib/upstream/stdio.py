@@ -22,7 +22,7 @@ import anyio.to_thread
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from toolcrib.upstream.bounds import run_in_steps
+from toolcrib.upstream.bounds import run_in_steps, take_turn
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import FLOOD_PAUSE_S, ExpectedResponses, LineSplitter, flood_pause_s, without_repeats
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -343,6 +343,7 @@ class _ChildProcess:
             while True:
                 chunk = await self._process.stdout.receive()
                 await anyio.sleep(await self._take(lines, chunk))
+                await take_turn(lines.pending_bytes)
         await self._close_with_details("closed its output")
         self._to_session.close()
 
