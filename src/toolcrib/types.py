@@ -97,7 +97,7 @@ class Tool:
     @property
     def id(self) -> str:
         """The canonical id: `namespace:name`, or the bare name without a namespace."""
-        return self.key.id
+        return f"{self.namespace}:{self.name}" if self.namespace else self.name
 
 
 @checked

@@ -12,9 +12,11 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from toolcrib.upstream import http_connection
 from toolcrib.upstream.channel import AutoResetEvent, CloseEvent, FailureKind, embedded_failure
 from toolcrib.upstream.http import DirectCaller
-from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport, PooledResponse, _Connection
+from toolcrib.upstream.http_connection import HttpConnection, PooledResponse
+from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport
 from toolcrib.upstream.http_transport import AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -155,11 +157,11 @@ async def test_a_cancelled_exchange_closes_its_connection() -> None:
 async def test_a_cancellation_that_comes_with_the_response_leaves_the_connection_to_the_next_exchange(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    received = _Connection.data_received
+    received = HttpConnection.data_received
     firsts: list[asyncio.Task[PooledResponse]] = []
     seconds: list[asyncio.Task[PooledResponse]] = []
 
-    def received_during_other_work(connection: _Connection, data: bytes) -> None:
+    def received_during_other_work(connection: HttpConnection, data: bytes) -> None:
         is_first = bool(firsts) and not seconds
         if is_first:
             seconds.append(asyncio.create_task(peer.ask()))  # it takes the connection that is free from now on
@@ -167,7 +169,7 @@ async def test_a_cancellation_that_comes_with_the_response_leaves_the_connection
         if is_first:
             firsts[0].cancel()
 
-    monkeypatch.setattr(_Connection, "data_received", received_during_other_work)
+    monkeypatch.setattr(HttpConnection, "data_received", received_during_other_work)
     async with scripted(short(b"{}"), short(b"[1]"), short(b"[2]")) as peer:
         await peer.ask()
         firsts.append(asyncio.create_task(peer.ask()))
@@ -348,3 +350,108 @@ async def test_requests_through_a_proxy_are_left_to_the_general_client() -> None
     transport = AiohttpTransport(httpx2.create_ssl_context(), proxy="http://proxy.example")
     assert await transport.exchange(httpx2.URL("http://a.example"), REQUEST, connect_s=5) is None
     await transport.aclose()
+
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+RESPONSES = {
+    "plain": PLAIN,
+    "other status": PLAIN.replace(b"200 OK", b"404 Not Found"),
+    "no reason": PLAIN.replace(b"200 OK", b"200 "),
+    "status alone": PLAIN.replace(b"200 OK", b"200"),
+    "no content": PLAIN.replace(b"200 OK", b"204 No Content"),
+    "old protocol": PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "closes": PLAIN.replace(b"Content-Length", b"Connection: close\r\nContent-Length"),
+    "stays": PLAIN.replace(b"Content-Length", b"Connection: Keep-Alive\r\nContent-Length"),
+    "blanks": PLAIN.replace(b"application/json", b" \tapplication/json\t "),
+    "parameter": PLAIN.replace(b"application/json", b"Application/JSON; charset=utf-8"),
+    "other type": PLAIN.replace(b"application/json", b"text/plain"),
+    "two types": PLAIN.replace(b"Content-Length", b"Content-Type: text/plain\r\nContent-Length"),
+    "two lengths": PLAIN.replace(b"Content-Length", b"Content-Length: 2\r\nContent-Length"),
+    "chunks and length": PLAIN.replace(b"Content-Length", b"Transfer-Encoding: chunked\r\nContent-Length"),
+    "signed length": PLAIN.replace(b": 2", b": +2"),
+    "too long": PLAIN + b"{}",
+    "folded": PLAIN.replace(b"Content-Length", b"X: 1\r\n 2\r\nContent-Length"),
+    "blank in a name": PLAIN.replace(b"Content-Length", b"X : 1\r\nContent-Length"),
+    "cookie": PLAIN.replace(b"Content-Length", b"Set-Cookie: a=b\r\nContent-Length"),
+    "letters beyond ASCII": PLAIN.replace(b"Content-Length", b"X: \xe9\r\nContent-Length"),
+    "line feeds": PLAIN.replace(b"\r\n", b"\n"),
+    "empty": PLAIN.replace(b": 2", b": 0").removesuffix(b"{}"),
+}
+
+
+@pytest.mark.parametrize("response", RESPONSES.values(), ids=RESPONSES.keys())
+async def test_a_response_in_one_piece_is_read_as_the_parser_reads_it(
+    response: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read() -> list[Any]:
+        found: list[Any] = []
+        async with scripted(response, response, response) as peer:
+            for _ in range(3):
+                try:
+                    answer = await peer.ask()
+                    found.append((answer.status, answer.headers, answer.names, await body_of(answer)))
+                except httpx2.TransportError as error:
+                    found.append(type(error))
+            return [*found, peer.connections]
+
+    plain = await read()
+    monkeypatch.setattr(http_connection, "_read_plain", lambda _: None)
+    assert plain == await read()
+
+
+class Owner:
+    """Keeps nothing, and notes what it is given back."""
+
+    def __init__(self) -> None:
+        self.released: list[HttpConnection] = []
+
+    def added(self, connection: HttpConnection) -> None:
+        pass
+
+    def removed(self, connection: HttpConnection) -> None:
+        pass
+
+    def release(self, connection: HttpConnection) -> None:
+        self.released.append(connection)
+
+
+class Unconnected(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.socket = socket.socket()
+
+    def write(self, data: object) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.socket
+
+
+@pytest.mark.parametrize("response", [PLAIN, RESPONSES["parameter"].replace(b"HTTP/1.1", b"HTTP/1.0")])
+async def test_the_connection_of_a_response_that_came_too_late_is_not_used_again(response: bytes) -> None:
+    owner = Owner()
+    connection = HttpConnection(owner)
+    transport = Unconnected()
+    connection.connection_made(transport)
+    async with asyncio.TaskGroup() as group:
+        exchange = group.create_task(_timed_out(connection))
+        await asyncio.sleep(0)
+        connection._expire()  # as the loop does at the limit
+        connection.data_received(response)
+    transport.socket.close()
+    assert exchange.result()
+    assert not owner.released
+
+
+async def _timed_out(connection: HttpConnection) -> bool:
+    try:
+        await connection.send(REQUEST, 0)
+    except TimeoutError:
+        return True
+    return False

@@ -144,6 +144,10 @@ class Session:
 
     def record_call(self, tool_id: str, *, success: bool) -> bool:
         """Record a use on the call path. Returns whether it is the tool's first success."""
+        return self.note_call(tool_id, success)
+
+    def note_call(self, tool_id: str, success: bool) -> bool:  # noqa: FBT001 - for the call path
+        """The same for arguments that are known to fit, which are not checked."""
         with self._lock:
             record = self._used(tool_id)
             is_first = success and not record.successes

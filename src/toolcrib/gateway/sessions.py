@@ -108,10 +108,15 @@ class Sessions:
 
     async def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
         """Record that the session called a tool."""
-        if not self._options.learn or session_key(ctx) is None:
+        key = session_key(ctx) if self._options.learn else None
+        if key is None:
             return
 
-        if await self.update(ctx, lambda session: session.record_call(tool_id, success=success)):
+        def changed(state: _SessionState | None) -> tuple[_SessionState, bool]:
+            session, turn = (Session(), None) if state is None else (state.session, state.turn)
+            return _SessionState(session, self._wall(), turn), session.note_call(tool_id, success)
+
+        if await self._states.update(key, changed, ttl_s=_KEEP_S):
             await self._used.record(ctx.caller, tool_id)
 
     async def get(self, ctx: Context) -> Session:

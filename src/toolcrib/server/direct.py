@@ -8,7 +8,8 @@ what is wrong with it.
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, NoReturn, cast
+from json.encoder import encode_basestring_ascii
+from typing import Any, Final, NamedTuple, cast
 
 import mcp_types
 from mcp.server.connection import Connection
@@ -29,6 +30,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.types import ASGIApp, Scope, Send
 
@@ -66,6 +68,7 @@ _ENCODED_NAME: Final = "=?"
 _PARAMS: Final = {"tools/call": frozenset({"name", "arguments", "_meta"}), "tools/list": frozenset({"cursor", "_meta"})}
 """The parts of each method's params that are understood here."""
 _ENVELOPE: Final = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
+_ENVELOPE_KEYS: Final = frozenset(_ENVELOPE)
 _STREAM_KEYS: Final = ("progressToken", "progress_token", LOG_LEVEL_META_KEY)
 """A request with one of these may want notifications before its response."""
 _RESERVED_META: Final = "io.modelcontextprotocol/"
@@ -103,7 +106,7 @@ class _ReplyClient(RequestClient):
     """The client of such a request. Nothing that it declares differs from one of its requests to the next."""
 
     def __init__(self, request: "DirectRequest") -> None:
-        super().__init__(cast("RequestContext", request))
+        self._request = request  # type: ignore[assignment]  # it has what is read of the SDK's context
         self._declared = request.session.declared
 
     @property
@@ -234,7 +237,7 @@ class DirectMethods:
         head = request.head
         if head is None:
             return to_context(cast("RequestContext", request))
-        meta = forwarded_meta(request.meta)
+        meta = {} if request.meta.keys() <= _ENVELOPE_KEYS else forwarded_meta(request.meta)
         show_all = request.meta.get(SHOW_ALL_META) is True
         client = _ReplyClient(request)
         return _new_context(
@@ -245,9 +248,11 @@ class DirectMethods:
         """The client that `_meta` describes; None if it is invalid, or wants more than a response."""
         if not isinstance(meta, dict) or meta.get(PROTOCOL_VERSION_META_KEY) != version:
             return None
-        if any(key in _STREAM_KEYS or (key.startswith(_RESERVED_META) and key not in _ENVELOPE) for key in meta):
-            return None
-        envelope = {key: meta[key] for key in _ENVELOPE if key in meta}
+        envelope = meta
+        if not meta.keys() <= _ENVELOPE_KEYS:
+            if any(key in _STREAM_KEYS or (key.startswith(_RESERVED_META) and key not in _ENVELOPE) for key in meta):
+                return None
+            envelope = {key: meta[key] for key in _ENVELOPE if key in meta}
         key = repr(envelope)
         if len(key) > _MAX_KEPT_CHARS:
             return _read_envelope(envelope, version)
@@ -307,8 +312,10 @@ class DirectMethods:
         if len(text) > _MAX_TEXT_CHARS or not text.isascii():
             return None
         failed = "true" if result.is_error else "false"
+        number = request.request_id
+        known = number if type(number) is int else encode_basestring_ascii(str(number))
         return (
-            f'{{"jsonrpc":"2.0","id":{_encode(request.request_id)},"result":{{"content":[{{"text":{_encode(text)},'
+            f'{{"jsonrpc":"2.0","id":{known},"result":{{"content":[{{"text":{encode_basestring_ascii(text)},'
             f'"type":"text"}}],"isError":{failed},"resultType":"complete","_meta":{self._encoded_stamp}}}}}'
         ).encode()
 
@@ -385,8 +392,8 @@ def accepts_json(accept: bytes) -> bool:
 def _read_message(method: str, name: str, body: bytes) -> dict[str, Any] | None:
     """The JSON-RPC request of the method and name that the headers say; None if it may be invalid."""
     try:
-        message = json.loads(body.decode(), parse_constant=_refuse_constant)  # other encodings and NaN are for the SDK
-    except (ValueError, RecursionError):
+        message = from_json(body, allow_inf_nan=False, cache_strings="keys")  # NaN is for the SDK
+    except ValueError:
         return None
     if not isinstance(message, dict) or message.keys() != _REQUEST_KEYS:
         return None
@@ -397,10 +404,6 @@ def _read_message(method: str, name: str, body: bytes) -> dict[str, Any] | None:
         return None
     is_valid = _is_call(params, name) if method == "tools/call" else _is_list(params)
     return message if is_valid else None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _is_call(params: Mapping[str, Any], name: str) -> bool:

@@ -4,6 +4,7 @@ The SDK's own client session parses whole replies, and so loses a whole reply ov
 the handshake, for answering the server's own requests, and for subscriptions.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
@@ -32,7 +33,6 @@ from toolcrib.tracing import TRACING
 from toolcrib.types import Context, Object, ServerInfo, SessionClient
 from toolcrib.upstream.channel import (
     NO_MESSAGE,
-    AutoResetEvent,
     Channel,
     Exchange,
     ExchangeError,
@@ -205,7 +205,8 @@ class Connection:
         self._dispatcher = dispatcher
         self._redact = redact
         self._pending = 0
-        self._finished = AutoResetEvent()
+        self._idle: anyio.Event | None = None
+        """Set when no request is under way; None until that is waited for."""
         self._level: object = "info"
         """The level of log messages that was last asked for; at first, it is the server's choice."""
         self.messages = messages
@@ -299,7 +300,7 @@ class Connection:
         fast_path = self.channel.fast_path
         if fast_path is None:
             return None
-        begun_at = anyio.current_time()
+        begun_at = asyncio.get_running_loop().time()
         self._pending += 1
         try:
             found = await fast_path.call_plain(self.protocol.params(ctx, params), self.protocol, timeout_s)
@@ -313,8 +314,7 @@ class Connection:
         except (MCPError, ExchangeError) as error:
             raise self._failure(error) from error
         finally:
-            self._pending -= 1
-            self._finished.set()
+            self._ended()
 
     async def _read_rest(self, ctx: Context, read: ReadRest, limit: anyio.CancelScope) -> dict[str, Any]:
         """Read a response that is a stream, or a long one: the client may be asked something before its end."""
@@ -407,7 +407,14 @@ class Connection:
     async def wait_idle(self) -> None:
         """Wait until no request is under way."""
         while self._pending:
-            await self._finished.wait()
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
+
+    def _ended(self) -> None:
+        self._pending -= 1
+        if not self._pending and self._idle is not None:
+            self._idle.set()
+            self._idle = None
 
     async def _send_direct(
         self, method: str, params: dict[str, Any], headers: dict[str, str], exchange: Exchange | None = None
@@ -439,8 +446,7 @@ class Connection:
         except (MCPError, ExchangeError) as error:
             raise self._failure(error) from error
         finally:
-            self._pending -= 1
-            self._finished.set()
+            self._ended()
 
     def _failure(self, error: MCPError | ExchangeError) -> ExchangeError:
         failure = _exchange_error(error, self._redact) if isinstance(error, MCPError) else error

@@ -47,6 +47,7 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.wire import CLIENT_CAPABILITIES
 
+_OK: Final = int(httpx2.codes.OK)
 _MAX_CALL_HEADERS: Final = 256
 _IO_TIMEOUT_S: Final = 30.0
 """To write a request, or to wait for a free connection."""
@@ -237,7 +238,7 @@ class DirectCaller:
             return None
         if isinstance(response, bytes):
             try:
-                return _result_of(parse_json(response), httpx2.codes.OK)
+                return _result_of(parse_json(response), _OK)
             except ValueError as error:
                 raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
 

@@ -23,7 +23,8 @@ from pydantic_core import from_json
 from toolcrib.upstream.bounds import Bounds, Meter, result_bounds, take_turn
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
 from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeats
-from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport, PooledResponse
+from toolcrib.upstream.http_connection import PooledResponse
+from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
@@ -250,7 +251,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         """Whether nothing but the body of a response matters, which is there and within the bounds."""
         if answer.body is None or len(answer.body) > min(bounds.nodes, bounds.bytes):
             return False
-        self.plain = answer.status == _OK and noted.isdisjoint(name for name, _ in answer.headers)
+        self.plain = answer.status == _OK and noted.isdisjoint(answer.names)
         return self.plain
 
     def _post_head(self, url: httpx2.URL, headers: Mapping[str, str]) -> bytes | None:

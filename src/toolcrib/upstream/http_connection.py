@@ -1,0 +1,421 @@
+"""A connection to an upstream server: HTTP/1.1 exchanges, one after the other, without a general client.
+
+A short JSON response that comes in one piece, as most do, is read from its bytes; any other one by the parser of
+`httptools`.
+"""
+
+import asyncio
+import math
+import re
+import select
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+import httpx2
+
+_WHOLE_BYTES: Final = 64 * 1024
+"""Longer bodies are passed on as they arrive."""
+_BUFFERED_BYTES: Final = 256 * 1024
+"""Of a body that is read more slowly than it arrives, until the server has to wait."""
+_HEAD_BYTES: Final = 64 * 1024
+_JSON: Final = b"application/json"
+_FIRST_FINAL_STATUS: Final = 200
+_POLL: Final = getattr(select, "poll", None)
+"""None on Windows, where `select` has no limit that matters."""
+_PLAIN_HEAD: Final = re.compile(
+    rb"HTTP/1\.1 ([2-5][0-9][0-9]) [\t -~]*\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)+)\r\n"
+)
+"""The head of a response in which nothing is open to interpretation."""
+_HEAD_END: Final = b"\r\n\r\n"
+_SINGLE: Final = frozenset({b"content-length", b"content-type", b"connection"})
+"""Headers of which a second one would make the first one doubtful."""
+_BODILESS: Final = frozenset({204, 304})
+_MAX_HEADS: Final = 256
+_MAX_KEPT_BYTES: Final = 2048
+"""Of a head that is remembered."""
+_MAX_LENGTH_DIGITS: Final = 6
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class ConnectionOwner(Protocol):
+    """What keeps connections."""
+
+    def added(self, connection: "HttpConnection") -> None:
+        """Note a new connection."""
+
+    def removed(self, connection: "HttpConnection") -> None:
+        """Forget a connection that was closed."""
+
+    def release(self, connection: "HttpConnection") -> None:
+        """Take a connection back whose exchange has ended."""
+
+
+class _PlainHead(NamedTuple):
+    """The head of a response that is a JSON message of known length, after which the connection stays open."""
+
+    status: int
+    headers: Headers
+    names: frozenset[bytes]
+    length: int
+
+
+class PooledResponse(httpx2.AsyncByteStream):
+    """A response, and the stream of its body."""
+
+    def __init__(
+        self,
+        connection: "HttpConnection",
+        status: int,
+        headers: Headers,
+        body: bytes | None,
+        names: frozenset[bytes] | None = None,
+    ) -> None:
+        self._connection = connection
+        self.names = frozenset(name for name, _ in headers) if names is None else names
+        """Those of the headers."""
+        self.status = status
+        self.headers = headers
+        """With names in lower case."""
+        self.body = body
+        """The whole body of a short JSON response; None if it has to be read from the stream."""
+        self._is_closed = body is not None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self.body is not None:
+            yield self.body
+            return
+        while (chunk := await self._connection.read()) is not None:
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Return the connection to the pool, or close it if the body was not read to its end."""
+        if not self._is_closed:  # by the second time, another exchange may have the connection
+            self._is_closed = True
+            self._connection.end_response()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection, with one exchange at a time."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        import httptools  # noqa: PLC0415 - optional
+
+        self._new_parser = httptools.HttpResponseParser
+        self._parser_errors = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+        self._parser: Any
+        """Made for a response that is not plain."""
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[PooledResponse] | None = None
+        """Of the response; None once it is there."""
+        self._reader: asyncio.Future[None] | None = None
+        """Of the next part of a streamed body."""
+        self._is_complete = True
+        self._error: httpx2.TransportError | None = None
+        self._poll: Callable[[int], Sequence[Any]] | None = None
+        """Whether there is something to read, given how long to wait for it; None where `select` has to say so."""
+        self._loop = asyncio.get_running_loop()
+        self._due = math.inf
+        """When the response has to be there, by the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Fires at the limit of this exchange or of an earlier one: one timer serves for many."""
+        self._timer_due = math.inf
+        self.idle_since = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget what was parsed."""
+        self._parser = None
+        self._headers: Headers = []
+        self._head_bytes = 0
+        self._parts: deque[bytes] = deque()
+        self._buffered = 0
+        self._has_head = self._has_length = self._is_json = self._is_streaming = self._is_paused = False
+        self._keeps_alive = False
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def has_input(self) -> bool:
+        """Whether an idle connection was closed by the server, or got something that no request asked for.
+
+        The event loop may not have noticed yet, and a call that is sent then would be lost.
+        """
+        if self._transport is None:
+            return True
+        if self._poll is not None:
+            return bool(self._poll(0))
+        return bool(select.select([self._transport.get_extra_info("socket").fileno()], (), (), 0)[0])
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has another base class
+        if _POLL is not None:
+            poll = _POLL()
+            poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = poll.poll
+        self._owner.added(self)
+
+    async def send(self, request: bytes, timeout_s: float | None = None) -> PooledResponse:
+        """Send a request. Raises `httpx2.TransportError`, and `TimeoutError` where there is a limit.
+
+        Closes the connection if it is cancelled, and at the limit.
+        """
+        if self._transport is None or self._error is not None:
+            self.close()
+            raise self._error or httpx2.RemoteProtocolError("the connection was closed")
+        self._is_complete = False
+        waiter: asyncio.Future[PooledResponse] = self._loop.create_future()
+        self._waiter = waiter
+        self._limit(timeout_s)
+        self._transport.write(request)
+        try:
+            return await waiter
+        except BaseException:
+            if not _is_whole(waiter):  # after a whole response, another exchange may have the connection
+                self.close()
+            raise
+
+    def _limit(self, timeout_s: float | None) -> None:
+        """Let the exchange that begins take so long, in seconds, until its response begins."""
+        if timeout_s is None:
+            self._due = math.inf
+            return
+        self._due = self._loop.time() + timeout_s
+        if self._timer is None or self._timer_due > self._due:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._cancel_timer()
+        self._timer_due = self._due
+        self._timer = self._loop.call_at(self._due, self._expire)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._timer = None
+        waiter = self._waiter
+        if waiter is None or self._due == math.inf:
+            return
+        if self._loop.time() < self._due:
+            self._set_timer()  # it was set for an earlier exchange
+        elif not waiter.done():
+            waiter.set_exception(TimeoutError())
+
+    async def read(self) -> bytes | None:
+        """Return the next part of a body; None at its end. Raises `httpx2.TransportError`."""
+        while not self._parts:
+            if self._error is not None and not self._is_complete:
+                raise self._error
+            if self._is_complete:
+                return None
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        chunk = self._parts.popleft()
+        self._buffered -= len(chunk)
+        if self._is_paused and self._buffered < _BUFFERED_BYTES and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return chunk
+
+    def end_response(self) -> None:
+        """Return a connection to the pool whose body was read; close it otherwise."""
+        if self._is_complete and not self._parts and not self.is_closing:
+            self._release()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close at once; what waits for it fails."""
+        self._fail(httpx2.RemoteProtocolError("the connection was closed"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reads_to_end = self._has_head and not self._has_length and not self._is_complete
+        if exc is None and reads_to_end:
+            self.on_message_complete()
+        elif exc is None:
+            self._fail(httpx2.RemoteProtocolError("the connection was closed without an answer"))
+        else:
+            self._fail(httpx2.ReadError(str(exc)))
+        self._transport = None
+        self._cancel_timer()
+        self._error = self._error or httpx2.RemoteProtocolError("the connection was closed")
+        self._owner.removed(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_complete:
+            self.close()  # the server speaks out of turn
+            return
+        if self._parser is None:
+            plain = _read_plain(data)
+            if plain is not None:
+                self._take_plain(*plain)
+                return
+            self._parser = self._new_parser(self)
+        try:
+            self._parser.feed_data(data)
+        except self._parser_errors as error:
+            self._fail(httpx2.RemoteProtocolError(f"its response is not HTTP: {error}"))
+            self.close()
+            return
+        if not self._has_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES:
+                self._fail(httpx2.RemoteProtocolError("the head of its response is too large"))
+                self.close()
+        elif self._is_read():
+            # Only now: a message that is followed by more bytes has failed to parse.
+            self._release()
+
+    def _take_plain(self, head: _PlainHead, body: bytes) -> None:
+        self._is_complete = True
+        waiter, self._waiter = self._waiter, None
+        if waiter is None or waiter.done():
+            self.close()  # it came too late, and its exchange is about to do the same
+            return
+        waiter.set_result(PooledResponse(self, head.status, head.headers, body, head.names))
+        self.idle_since = self._loop.time()
+        self._owner.release(self)
+
+    def _is_read(self) -> bool:
+        """Whether a response has arrived whole, and was not passed on as a stream."""
+        return self._is_complete and not self._is_streaming and not self.is_closing
+
+    # -- called by the parser ------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note a header."""
+        if self._has_head:  # a trailer, of which there may be any number, or the beginning of a second response
+            self._keeps_alive = self._keeps_alive and not self._is_complete
+            return
+        name = name.lower()
+        self._headers.append((name, value))
+        if name == b"content-type":
+            self._is_json = value.lower().startswith(_JSON)
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._has_length = True
+
+    def on_headers_complete(self) -> None:
+        """Return the response, unless its body is worth waiting for."""
+        if self._parser.get_status_code() < _FIRST_FINAL_STATUS:
+            return
+        self._has_head = True
+        self._keeps_alive = bool(self._parser.should_keep_alive())
+        if not self._is_json:
+            self._respond_with_stream()
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a part of the body."""
+        self._parts.append(data)
+        self._buffered += len(data)
+        if self._is_streaming:
+            self._wake_reader()
+            if self._buffered > _BUFFERED_BYTES and not self._is_paused and self._transport is not None:
+                self._is_paused = True
+                self._transport.pause_reading()
+        elif self._buffered > _WHOLE_BYTES:
+            self._respond_with_stream()
+
+    def on_message_complete(self) -> None:
+        """Return a short response, or end the stream of another."""
+        if not self._has_head:  # an interim response, such as 103
+            self._headers = []
+            self._is_json = self._has_length = False
+            return
+        if self._is_complete:
+            self._fail(httpx2.RemoteProtocolError("it sent a second response"))
+            return
+        self._is_complete = True
+        if self._is_streaming:
+            self._wake_reader()
+            return
+        body = self._parts.popleft() if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._respond(body)
+
+    def _respond_with_stream(self) -> None:
+        self._is_streaming = True
+        self._respond(None)
+
+    def _respond(self, body: bytes | None) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is None or waiter.done():
+            self._keeps_alive = False  # it came too late, and its exchange is about to close the connection
+        else:
+            waiter.set_result(PooledResponse(self, self._parser.get_status_code(), self._headers, body))
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _fail(self, error: httpx2.TransportError) -> None:
+        self._error = self._error or error
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+        self._wake_reader()
+
+    def _release(self) -> None:
+        if self._keeps_alive and self._error is None:
+            self._reset()
+            self.idle_since = self._loop.time()
+            self._owner.release(self)
+        else:
+            self.close()
+
+
+def _is_whole(waiter: "asyncio.Future[PooledResponse]") -> bool:
+    """Whether a response has come whole, so that its connection was given back."""
+    is_there = waiter.done() and not waiter.cancelled() and waiter.exception() is None
+    return is_there and waiter.result().body is not None
+
+
+_heads: Final[dict[bytes, _PlainHead]] = {}
+"""Recent heads: a server repeats itself but for the time of day."""
+
+
+def _read_plain(data: bytes) -> tuple[_PlainHead, bytes] | None:
+    """Read a whole response with a short JSON message; None for any other."""
+    end = data.find(_HEAD_END) + len(_HEAD_END)
+    raw = data[:end]
+    head = _heads.get(raw)
+    if head is None:
+        head = _read_head(raw)
+        if head is None:
+            return None
+        if len(raw) <= _MAX_KEPT_BYTES and b"set-cookie" not in head.names:
+            if len(_heads) >= _MAX_HEADS:
+                _heads.clear()
+            _heads[raw] = head
+    return (head, data[end:]) if len(data) == end + head.length else None
+
+
+def _read_head(raw: bytes) -> _PlainHead | None:
+    whole = _PLAIN_HEAD.fullmatch(raw)
+    if whole is None or int(whole[1]) in _BODILESS:
+        return None
+    headers: Headers = []
+    for line in whole[2].split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b":")
+        headers.append((name.lower(), value.lstrip(b" \t")))
+    found = dict(headers)
+    length = found.get(b"content-length", b"")
+    if sum(name in _SINGLE for name, _ in headers) != len(found.keys() & _SINGLE):
+        return None
+    if b"transfer-encoding" in found or found.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+        return None
+    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS or int(length) > _WHOLE_BYTES:
+        return None
+    if not found.get(b"content-type", b"").lower().startswith(_JSON):
+        return None
+    return _PlainHead(int(whole[1]), headers, frozenset(found), int(length))
