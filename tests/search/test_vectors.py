@@ -347,6 +347,6 @@ def test_more_words_than_fit_into_the_cache_get_their_rows() -> None:
 
 def test_several_threads_can_look_up_the_same_words() -> None:
     rows = WordVectorCache(TABLE, WEIGHTS)
-    asked = [[f"mail{number % 700}", f"send{number % 900}", "the"] for number in range(3_000)]
+    asked = [[f"mail{number % 1_500}", f"send{number % 1_700}", "the"] for number in range(4_000)]
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(lambda words: holds(rows, words), asked))

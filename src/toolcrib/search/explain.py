@@ -89,8 +89,8 @@ def matched_words(query: ParsedQuery, ranking: Ranking, at: Sequence[tuple[int, 
     typed = [matched.term.word_range[0] for matched in match.terms]
     if not match.names and ranking.past is None and typed == sorted(set(typed)):
         words = [query.words[place] for place in typed]
-        covers = [ranking.candidates[hit.part].covered_idf[:, hit.row].tolist() for hit in ranking.tools]
-        return [tuple(compress(words, row)) for row in covers]
+        covers = [part.covered_idf.T.tolist() for part in ranking.candidates]
+        return [tuple(compress(words, covers[hit.part][hit.row])) for hit in ranking.tools]
     found: list[tuple[str, ...]] = []
     for hit, (number, position) in zip(ranking.tools, at, strict=True):
         places = {*compress(typed, ranking.candidates[number].covered_idf[:, hit.row].tolist())}

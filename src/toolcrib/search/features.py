@@ -16,7 +16,7 @@ from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAna
 from toolcrib.search.embedding import ComputedVectors, NoVectors, ToolVectors, tool_text, unknown_rows
 from toolcrib.search.intent import TOOL_VERBS
 from toolcrib.search.literals import PARAMETER_KINDS
-from toolcrib.search.text import STOP_WORDS, WHOLE_NAME
+from toolcrib.search.text import STOP_WORDS, WHOLE_NAME, WordMemo, is_unspaced
 from toolcrib.search.vectors import (
     COARSE_COMPONENTS,
     Embedder,
@@ -378,6 +378,9 @@ def _unique_pairs(keys: Any, positions: Any) -> tuple[Keys, Ints]:
     return keys[new], positions[new].astype(np.int32)
 
 
+_MAX_READINGS = 16_384
+"""Words whose English readings are cached."""
+
 _STOP_WEIGHT = 0.2
 """The weight of a stop word; other words have weights from 0 to about 9."""
 
@@ -392,11 +395,18 @@ class SemanticModel:
     """The embedder's vectors of tools. By default they are computed when an index is built."""
     word_vectors: WordVectorCache = field(init=False, repr=False, compare=False)
     """The vectors of the words of queries."""
+    readings: WordMemo[str] = field(init=False, repr=False, compare=False)
+    """An English word for each word of another language that is written with spaces; empty for other words."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "word_vectors", WordVectorCache(self.table, self.word_weights))
+        object.__setattr__(self, "readings", WordMemo(self._english_reading, _MAX_READINGS))
         if self.embedder is not None and self.tools is None:
             object.__setattr__(self, "tools", ComputedVectors(self.embedder))
+
+    def _english_reading(self, word: str) -> str:
+        english = () if is_unspaced(word) else self.table.translation(word)
+        return english[0] if english else ""
 
     def without_tools(self) -> "SemanticModel":
         """Return an equal model that knows the vector of no tool."""

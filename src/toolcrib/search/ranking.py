@@ -441,12 +441,13 @@ def _top(view: IndexView, positions: Sequence[Ints], bases: Sequence[Reals], cou
     if len(everything) <= count:
         return list(positions)
     edge = _kth_highest(everything, count)
-    above = [(base > edge).nonzero()[0] for base in bases]
-    tied = [(base == edge).nonzero()[0] for base in bases]
-    left = count - sum(map(len, above))
-    if sum(map(len, tied)) > left:
-        tied = _first_by_id(view, positions, tied, left)
-    return [at[np.sort(np.concatenate([over, level]))] for at, over, level in zip(positions, above, tied, strict=True)]
+    chosen = [(base >= edge).nonzero()[0] for base in bases]
+    if sum(map(len, chosen)) > count:
+        above = [(base > edge).nonzero()[0] for base in bases]
+        tied = [(base == edge).nonzero()[0] for base in bases]
+        tied = _first_by_id(view, positions, tied, count - sum(map(len, above)))
+        chosen = [np.sort(np.concatenate([over, level])) for over, level in zip(above, tied, strict=True)]
+    return [at.take(places) for at, places in zip(positions, chosen, strict=True)]
 
 
 def _first_by_id(view: IndexView, positions: Sequence[Ints], tied: Sequence[Places], count: int) -> list[Places]:

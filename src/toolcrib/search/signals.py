@@ -23,7 +23,7 @@ from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions, SignalWeights
 from toolcrib.search.past import PastMatch
 from toolcrib.search.segment import Segment
-from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, is_unspaced, stem
+from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, WordMemo, stem
 from toolcrib.search.vectors import Embedder, quantize_unit_vectors
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.search.vectors import quantize_query as vectors_of
@@ -93,19 +93,19 @@ def read_meaning(
     clauses = _replace_words(_without_words(query.clauses, match.fillers), match.corrected)
     english = _english_readings(clauses, model)
     intents = [*map(read_intent, _replace_words(clauses, english))]
-    about = {one for intent in intents for one in intent.objects}
-    objects = {
-        match.replaced.get(word, word) for clause in clauses for word in clause if english.get(word, word) in about
-    }
+    objects = {one for intent in intents for one in intent.objects}
+    if english or match.replaced:
+        written = [word for clause in clauses for word in clause if english.get(word, word) in objects]
+        objects = {match.replaced.get(word, word) for word in written}
     clauses = _replace_words(clauses, match.replaced)
-    distinct = tuple(dict.fromkeys(chain.from_iterable(clauses)))
-    content = [place for place, word in enumerate(distinct) if word not in STOP_WORDS] or list(range(len(distinct)))
+    distinct = [*dict.fromkeys(chain.from_iterable(clauses))]
+    content = [place for place, word in enumerate(distinct) if word not in STOP_WORDS] or range(len(distinct))
     words = tuple([distinct[place] for place in content])
-    stems = tuple([word if word.isdigit() else stem(word) for word in words])
+    roots = [_ROOTS[word] for word in words]
+    stems = tuple([root for root, _ in roots])
     known = model.word_vectors.get(distinct)
     rows = np.array(content, dtype=np.intp)
-    sums = _clause_sums(clauses, distinct, known.vectors)
-    topics, vectors = quantize_unit_vectors(sums).split(len(clauses))
+    topics, vectors = _clause_vectors(clauses, distinct, known.vectors)
     unread = 0.0 if query.text.isascii() or not words else _unread_share(known.vectors[rows])
     return QueryMeaning(
         words=words,
@@ -115,7 +115,7 @@ def read_meaning(
         vectors=vectors,
         topic_vectors=topics,
         word_vectors=known.coarse.take(rows),
-        pairs=_query_pairs(clauses, words, stems, known.weights.take(rows).tolist()),
+        pairs=_query_pairs(clauses, words, [key for _, key in roots], known.weights.take(rows).tolist()),
         intents=tuple([intent for intent in intents if intent.verb]),
         objects=tuple([number for number, word in enumerate(words) if word in objects]),
         clause_count=len(clauses),
@@ -129,8 +129,8 @@ def _english_readings(clauses: Sequence[Sequence[str]], model: SemanticModel) ->
 
     Elsewhere the order of the words says little about what is to be done to what.
     """
-    spaced = dict.fromkeys(word for clause in clauses for word in clause if not is_unspaced(word))
-    return {word: english[0] for word in spaced if (english := model.table.translation(word))}
+    readings = model.readings
+    return {word: english for clause in clauses for word in clause if (english := readings[word])}
 
 
 def request_text(query: ParsedQuery, match: LexicalMatch) -> str:
@@ -284,48 +284,56 @@ def _slot_words(segment: Segment, positions: Ints) -> _SlotWords:
 def _word_likeness(
     segment: Segment, slots: _SlotWords, count: int, meaning: QueryMeaning, groups: Sequence[Sequence[int]]
 ) -> Doubles:
-    """How closely each group of query words asks for each word of a tool, 0 to 1: float64[groups, tools, slots]."""
+    """How closely each group of query words asks for each word of a tool, 0 to 1: float64[groups, tools, slots].
+
+    The first group has all words.
+    """
     likeness = np.zeros((len(groups), count * WORD_SLOTS))
     if meaning.words and len(slots.at):
-        products = segment.words.coarse.unscaled_products(slots.words, meaning.word_vectors)
-        factors = segment.words.coarse.scales.take(slots.words) / (1 - _MIN_WORD_COSINE)
-        numbers_of = segment.vocabulary.stem_numbers.get
-        unused = len(segment.vocabulary.stems)
-        own = [numbers_of(root, unused) for root in meaning.stems]
-        synonyms = [[numbers_of(root, unused) for root in roots] for roots in meaning.synonym_stems]
-        least = np.zeros(unused + 1)
-        for group, found in zip(groups, likeness, strict=True):
-            closest = (products if len(group) == len(products) else products.take(group, axis=0)).max(axis=0)
-            closest *= factors
-            closest -= _MIN_WORD_COSINE / (1 - _MIN_WORD_COSINE)
-            known = {number: meaning.synonym_weight for place in group for number in synonyms[place]}
-            known.update(dict.fromkeys([own[place] for place in group], 1.0))
-            numbers = [*known]
-            least[numbers] = [*known.values()]
-            np.maximum(closest, least.take(slots.stems), out=closest)
-            least[numbers] = 0.0
-            found[slots.at] = np.minimum(closest, 1.0, out=closest)
+        coarse = segment.words.coarse
+        products = coarse.unscaled_products(slots.words, meaning.word_vectors)
+        closest = np.empty((len(groups), len(slots.at)))
+        for place, group in enumerate(groups):
+            np.maximum.reduce(products.take(group, axis=0) if place else products, axis=0, out=closest[place])
+        closest *= coarse.scales.take(slots.words) / (1 - _MIN_WORD_COSINE)
+        closest -= _MIN_WORD_COSINE / (1 - _MIN_WORD_COSINE)
+        np.maximum(closest, _least_likeness(segment, meaning, groups).take(slots.stems, axis=1), out=closest)
+        likeness[:, slots.at] = np.minimum(closest, 1.0, out=closest)
     return likeness.reshape(len(groups), count, WORD_SLOTS)
 
 
-def _verb_signal(segment: Segment, verbs: npt.NDArray[np.uint32], slots: _SlotWords, meaning: QueryMeaning) -> Doubles:
+def _least_likeness(segment: Segment, meaning: QueryMeaning, groups: Sequence[Sequence[int]]) -> Doubles:
+    """How much each group of words asks for each stem by equal stems and synonyms: float64[groups, stems + 1]."""
+    stems = segment.vocabulary.stem_numbers
+    unknown = len(stems)
+    own = [stems.get(root, unknown) for root in meaning.stems]
+    synonyms = [[stems[root] for root in roots if root in stems] for roots in meaning.synonym_stems]
+    least = np.zeros((len(groups), unknown + 1))
+    for row, group in zip(least, groups, strict=True):
+        row[[number for place in group for number in synonyms[place]]] = meaning.synonym_weight
+        row[[own[place] for place in group]] = 1.0
+    return least
+
+
+def _verb_signal(
+    segment: Segment, verbs: npt.NDArray[np.uint32], slots: _SlotWords, meaning: QueryMeaning
+) -> list[float]:
     """1 if a tool does what some clause wants done, -1 if its name says something else, 0 if neither is known."""
-    is_named = verbs != 0
-    found: Doubles = is_named * -1.0
-    kinds = 0
+    named = verbs.tolist()
+    found = [-1.0 if kinds else 0.0 for kinds in named]
+    asked = 0
     for intent in meaning.intents:
-        kinds |= intent.kinds
+        asked |= intent.kinds
         number = segment.vocabulary.stem_numbers.get(stem(intent.verb))
-        at = slots.at[slots.stems == number] if number is not None else ()
-        if len(at):
-            tools, places = np.divmod(at, WORD_SLOTS)
-            in_name = places < MAX_NAME_WORDS
-            found[tools[~in_name]] = 0.5
-            named = tools[in_name]
-            found[named[~is_named[named]]] = 1.0
-    if kinds:
-        found[verbs & np.uint32(kinds) != 0] = 1.0
-    return found
+        if number is not None:
+            at = [divmod(place, WORD_SLOTS) for place in slots.at[slots.stems == number].tolist()]
+            for tool, place in at:
+                if place >= MAX_NAME_WORDS:
+                    found[tool] = 0.5
+            for tool, place in at:
+                if place < MAX_NAME_WORDS and not named[tool]:
+                    found[tool] = 1.0
+    return [1.0 if kinds & asked else value for kinds, value in zip(named, found, strict=True)]
 
 
 def best_query_words(segment: Segment, words: Ints, meaning: QueryMeaning) -> Iterator[tuple[int, str]]:
@@ -359,31 +367,49 @@ def matching_pairs(segment: Segment, meaning: QueryMeaning) -> Iterator[tuple[tu
             yield pair, segment.features.pair_positions[start:stop]
 
 
-def _clause_sums(clauses: Sequence[Sequence[str]], words: Sequence[str], vectors: Floats) -> Floats:
-    """Add up the vectors of the words of each clause, each word once, then as often as it occurs.
+def _clause_vectors(clauses: Sequence[Sequence[str]], words: Sequence[str], vectors: Floats) -> tuple[Vectors, Vectors]:
+    """The vector of each clause with every word counted once, then with each counted as often as it occurs.
 
-    vectors: float32[words, components]; returns float32[2 * clauses, components].
+    vectors: float32[words, components].
     """
-    number = {word: place for place, word in enumerate(words)}
-    size = len(words)
-    cells = [row * size + number[word] for row, clause in enumerate(clauses) for word in clause]
-    counts = np.bincount(cells, minlength=len(clauses) * size).astype(np.float32).reshape(len(clauses), size)
+    number = dict(zip(words, range(len(words)), strict=True))
+    often = False
+    counts = []
+    for clause in clauses:
+        row = [0.0] * len(words)
+        for word in clause:
+            row[number[word]] += 1
+        often = often or len(clause) > len(row) - row.count(0.0)
+        counts.append(row)
+    times = np.array(counts, dtype=np.float32)
+    if not often:
+        same = quantize_unit_vectors(times @ vectors)
+        return same, same
     sums = np.empty((2 * len(clauses), vectors.shape[1]), dtype=np.float32)
-    np.matmul(np.minimum(counts, 1), vectors, out=sums[: len(clauses)])
-    np.matmul(counts, vectors, out=sums[len(clauses) :])
-    return sums
+    np.matmul(np.minimum(times, 1), vectors, out=sums[: len(clauses)])
+    np.matmul(times, vectors, out=sums[len(clauses) :])
+    return quantize_unit_vectors(sums).split(len(clauses))
 
 
 def _query_pairs(
-    clauses: Sequence[Sequence[str]], words: Sequence[str], stems: Sequence[str], weights: Sequence[float]
+    clauses: Sequence[Sequence[str]], words: Sequence[str], keys: Sequence[int], weights: Sequence[float]
 ) -> dict[int, tuple[str, str, float]]:
-    """The pairs of neighbouring words by their keys. `words` are those that count, with their stems and weights."""
-    keys = dict(zip(words, map(stem_key, stems), strict=True))
-    weight = dict(zip(words, weights, strict=True))
+    """The pairs of neighbouring words by their keys. `words` are those that count, with those of stems and weights."""
+    known = dict(zip(words, zip(words, keys, weights, strict=True), strict=True))
+    counted = [known[word] for clause in clauses for word in clause if word in known]
     return {
-        keys[first] << 32 | keys[second]: (first, second, weight[first] + weight[second])
-        for first, second in pairwise([word for clause in clauses for word in clause if word in keys])
+        key << 32 | next_key: (first, second, weight + next_weight)
+        for (first, key, weight), (second, next_key, next_weight) in pairwise(counted)
     }
+
+
+def _root(word: str) -> tuple[str, int]:
+    """The stem of a word, and the key of the stem."""
+    root = word if word.isdigit() else stem(word)
+    return root, stem_key(root)
+
+
+_ROOTS = WordMemo(_root, 16_384)
 
 
 def matching_verb(meaning: QueryMeaning, kinds: int) -> str:

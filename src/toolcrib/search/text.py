@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from toolcrib.search.glossary import fold_accents, words_within
 from toolcrib.search.inflection import script_stem
 from toolcrib.search.literals import LITERAL_BITS, MIN_HASH, find_literals, may_have_literals
+
+V = TypeVar("V")
 
 MAX_WORD = 64
 """Longer words are cut to this many characters."""
@@ -81,6 +83,29 @@ def _without_plural(part: str) -> str:
     return part[:-1] if len(part) == _SHORT and part[-1] == "s" and part[:-1].isupper() else part
 
 
+class WordMemo(dict[str, V]):
+    """Values of words, computed on first use: finding a known one runs no Python code.
+
+    Numbers and overlong words seldom repeat, so they are not kept. If there are too many words, all are dropped.
+    """
+
+    __slots__ = ("_compute", "_most")
+
+    def __init__(self, compute: Callable[[str], V], most: int) -> None:
+        """Keep the values of at most so many words."""
+        super().__init__()
+        self._compute = compute
+        self._most = most
+
+    def __missing__(self, word: str) -> V:
+        value = self._compute(word)
+        if len(word) <= MAX_WORD and not word[-1:].isdigit():
+            if len(self) >= self._most:
+                self.clear()
+            self[word] = value
+        return value
+
+
 class AnalyzedWord(NamedTuple):
     """A word of a query."""
 
@@ -96,7 +121,7 @@ def analyze_token(token: str) -> tuple[AnalyzedWord, ...]:
     >>> [(word.text, word.stem) for word in analyze_token("theIssues")]
     [('the', 'the'), ('issues', 'issu')]
     """
-    return _analyze(token) if len(token) > MAX_WORD or token[-1:].isdigit() else _analyze_cached(token)
+    return _ANALYZED[token]
 
 
 def _analyze(token: str) -> tuple[AnalyzedWord, ...]:
@@ -184,7 +209,7 @@ _CHINESE_PARTICLES = re.compile("[的了吗呢吧呀我你您他她它们把被�
 
 _UNSPACED_CHAR = re.compile(rf"[{_CJK}{_UNSPACED}]")
 
-_analyze_cached = lru_cache(maxsize=16_384)(_analyze)
+_ANALYZED = WordMemo(_analyze, 16_384)
 
 _MAX_QUERY = 8_000
 """Characters of a query that are read; the rest is ignored."""
@@ -291,13 +316,12 @@ _ReadWord = tuple[int, int, str, AnalyzedWord]
 
 
 def _parse(text: str) -> ParsedQuery:
-    tokens = [*TOKEN.finditer(text)]
-    typed = tuple([match.group() for match in tokens])
-    starts = [match.start() for match in tokens]
+    typed = tuple(TOKEN.findall(text))
+    starts = _TokenStarts(text)
     longest = max(map(len, typed), default=0)
     read = [
         (place, place, typed[place] if len(words) == 1 else word[0], word)
-        for place, words in enumerate(map(analyze_token, typed))
+        for place, words in enumerate(map(_ANALYZED.__getitem__, typed))
         for word in words
     ][:_MAX_TERMS]
     sequence = tuple([(place, word[0]) for place, _, _, word in read])
@@ -305,22 +329,39 @@ def _parse(text: str) -> ParsedQuery:
     values = _value_places(text, typed, starts)
     read = _read_idioms(_read_literals(text, starts, read, literals), typed)
     terms: dict[str, QueryTerm] = {}
-    for first, last, shown, word in [item for item in read if item[3].is_content] or read:
-        root = word.stem
+    for first, last, shown, (surface, root, _) in [item for item in read if item[3].is_content] or read:
         if root not in terms:
-            terms[root] = QueryTerm(root, word.text, shown, range(first, last + 1), is_value=first in values)
+            places = range(first, last + 1)
+            terms[root] = QueryTerm(root, surface, shown, places, False, False, first in values)  # noqa: FBT003 - fast
     kinds = reduce(or_, [LITERAL_BITS[kind] for kind, _ in literals], 0)
     return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, starts, read), kinds, text)
 
 
+class _TokenStarts:
+    """Where each token of a text begins, computed on first use: many queries never need it."""
+
+    __slots__ = ("_known", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._known: list[int] | None = None
+
+    def all(self) -> list[int]:
+        """The starts of all tokens."""
+        if self._known is None:
+            self._known = [match.start() for match in TOKEN.finditer(self._text)]
+        return self._known
+
+
 def _read_literals(
-    text: str, starts: Sequence[int], words: list[_ReadWord], literals: Sequence[tuple[str, int]]
+    text: str, token_starts: _TokenStarts, words: list[_ReadWord], literals: Sequence[tuple[str, int]]
 ) -> list[_ReadWord]:
     """Read `notes.txt` as "txt file", and `https://example.org` as "example url"."""
     for kind, start in literals:
         noun = _LITERAL_NOUNS.get(kind)
         if noun is None or (kind == "path" and text[start] in "/~.\\"):
             continue
+        starts = token_starts.all()
         end = start + len(text[start:].split(maxsplit=1)[0])
         inside = [number for number, word in enumerate(words) if start <= starts[word[0]] < end]
         if inside:
@@ -334,6 +375,8 @@ def _read_literals(
 def _read_idioms(words: list[_ReadWord], typed: Sequence[str]) -> list[_ReadWord]:
     """Read each idiom as the words that tools use for it."""
     texts = [word[0] for _, _, _, word in words]
+    if _IDIOM_BEGINNINGS.isdisjoint(texts):
+        return words
     begins = [at for at, text in enumerate(texts) if text in _IDIOMS]
     if not any(texts[at : at + len(idiom)] == idiom for at in begins for idiom, _ in _IDIOMS[texts[at]]):
         return words
@@ -353,15 +396,17 @@ def _read_idioms(words: list[_ReadWord], typed: Sequence[str]) -> list[_ReadWord
     return found
 
 
-def _value_places(text: str, typed: Sequence[str], starts: Sequence[int]) -> set[int]:
+def _value_places(text: str, typed: Sequence[str], token_starts: _TokenStarts) -> set[int]:
     """The numbers of typed words that look like arguments: quoted, after a colon or "that", or a proper name."""
     found: set[int] = set()
     for match in _VALUES.finditer(text) if not _VALUE_SIGNS.isdisjoint(typed) or _VALUE_MARKS.search(text) else ():
+        starts = token_starts.all()
         found.update(range(bisect_left(starts, match.start(match.lastgroup or 0)), bisect_left(starts, match.end())))
     if text.islower():
         return found
     capital = [place for place, word in enumerate(typed) if word[0].isupper() and word[1:].islower()]
-    if len(capital) * 2 <= len(typed):
+    if any(capital) and len(capital) * 2 <= len(typed):
+        starts = token_starts.all()
         found.update(
             [
                 place
@@ -372,11 +417,12 @@ def _value_places(text: str, typed: Sequence[str], starts: Sequence[int]) -> set
     return found
 
 
-def _split_clauses(text: str, starts: Sequence[int], words: Sequence[_ReadWord]) -> tuple[tuple[str, ...], ...]:
+def _split_clauses(text: str, token_starts: _TokenStarts, words: Sequence[_ReadWord]) -> tuple[tuple[str, ...], ...]:
     """Split the words into clauses, where the query passes from one need to the next."""
     breaks = [match.end() for match in _CLAUSE_BREAK.finditer(text)]
     if not breaks or not words:
         return (tuple([word[0] for _, _, _, word in words]),)
+    starts = token_starts.all()
     part: list[str] = []
     parts = [part]
     borders = [0, *breaks, len(text)]
@@ -490,6 +536,8 @@ how do i walk: directions walk
 """
 )
 """Idioms by their first word, each with the words that tools use for it."""
+
+_IDIOM_BEGINNINGS = frozenset(_IDIOMS)
 
 _parse_cached = lru_cache(maxsize=16)(_parse)
 

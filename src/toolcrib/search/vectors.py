@@ -343,12 +343,12 @@ class QuantizedRows:
 
         places: [rows]; returns float64[vectors, rows].
         """
-        found = np.empty((len(places), len(query.values)), dtype=np.float32)
+        found = np.empty((len(query.values), len(places)), dtype=np.float32)
         step = max(1, _MAX_UNTHREADED // max(1, query.values.size))
         for start in range(0, len(places), step):  # several small products, see `dot_products`
             rows = self.values.take(places[start : start + step], axis=0).astype(np.float32)
-            np.matmul(rows, query.values.T, out=found[start : start + step])
-        scaled: Doubles = np.multiply(found.T, query.scales[:, None], order="C")
+            np.matmul(query.values, rows.T, out=found[:, start : start + step])
+        scaled: Doubles = found * query.scales[:, None]
         return scaled
 
 
@@ -401,8 +401,9 @@ def quantize_unit_vectors(vectors: Floats) -> QueryVectors:
     """Normalize vectors to unit length and quantize them as vectors of a query; zeros stay zero."""
     levels = _query_levels(vectors.shape[1])
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)).astype(np.float64)
-    largest = np.maximum(np.abs(vectors).max(axis=1, initial=0), _TINY).astype(np.float64)
-    values = np.rint(vectors * (levels / largest)[:, None]).astype(np.float32)
+    largest = np.maximum(np.maximum.reduce(np.abs(vectors), axis=1, initial=0), _TINY).astype(np.float64)
+    values = vectors * (levels / largest)[:, None]
+    values = np.rint(values, out=values).astype(np.float32)
     return QueryVectors(values, largest / (levels * np.maximum(lengths, _TINY)))
 
 
@@ -411,8 +412,8 @@ def _query_levels(dim: int) -> int:
     return max(1, _EXACT_LIMIT // (_LEVELS * dim) - 1)
 
 
-_MAX_CACHED_ROWS = 512
-"""Words that are cached, a kilobyte each; usual queries have some dozen."""
+_MAX_CACHED_ROWS = 2048
+"""Words that are cached, 1.3 KB each; usual queries have some dozen. Rows that were never used take no memory."""
 
 
 class WordVectors(NamedTuple):
