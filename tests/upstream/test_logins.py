@@ -3,6 +3,8 @@
 import base64
 import json
 import logging
+import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -25,6 +27,7 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import LOCAL, Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
 from toolcrib.upstream.http_transport import LoginNeeded
 from toolcrib.upstream.login_vault import LoginVault, Sealer, VaultKeyError, find_sealer
 from toolcrib.upstream.logins import PAGE_PATH, LoginService
@@ -560,6 +563,10 @@ async def test_a_server_that_moves_to_another_issuer_gets_a_new_registration_the
         "http://169.254.169.254/latest",
         "https://10.1.2.3/as",
         "https://[::ffff:10.0.0.1]/as",
+        "https://[64:ff9b::10.0.0.1]/as",
+        "https://[::169.254.169.254]/as",
+        "https://[fec0::1]/as",
+        "https://168.63.129.16/as",
         "https://2130706433/as",
         "https://user:pw@auth.test/as",
         "http://auth.test/as",
@@ -573,6 +580,89 @@ async def test_a_server_cannot_lead_requests_into_the_private_network(address: s
             with pytest.raises(LoginRequired, match=r"private address|without TLS|holds a user|cannot be") as refused:
                 await server.call_tool(HERE, "whoami", {})
         assert "url" not in refused.value.data
+
+
+async def test_metadata_cannot_lead_requests_into_the_private_network_either() -> None:
+    async with world() as it:
+        it.issuer.metadata = {"registration_endpoint": "https://[::ffff:10.0.0.1]/register"}
+        async with it.connected() as (server, _):
+            with pytest.raises(LoginRequired, match="private address"):
+                await server.call_tool(HERE, "whoami", {})
+
+
+async def test_metadata_is_not_read_where_a_redirect_leads_and_without_it_there_is_no_login() -> None:
+    async with world() as it, world() as other:
+        it.issuer.redirect_metadata = f"{other.issuer.issuer}/.well-known/oauth-authorization-server"
+        async with it.connected(client_id="main") as (server, _):
+            assert "No metadata" in str(await refusal_of(server, HERE))
+        assert other.issuer.requests == []
+
+
+async def test_the_address_that_is_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["93.184.216.34", "10.0.0.1"])
+    asked = list[str]()
+
+    def resolve(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+
+    connected = list[str]()
+
+    async def connect(*, addr_infos: list[Any], **_: Any) -> socket.socket:
+        connected.extend(info[4][0] for info in addr_infos)
+        raise OSError("not in a test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", connect)
+    with anyio.fail_after(10):
+        for error, reason in ((httpx2.ConnectError, "Cannot connect"), (httpx2.UnsupportedProtocol, "private address")):
+            transport = GuardedTransport(ssl.create_default_context(), TrustedHosts(()), proxy=None)
+            async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
+                with pytest.raises(error, match=reason):
+                    await client.get("https://rebound.test/as")
+    assert asked == ["rebound.test"] * 2
+    assert connected == ["93.184.216.34"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("http://login.test/authorize", "without TLS"),
+        ("https://10.0.0.1/authorize", "private address"),
+        ("https://ann:pw@login.test/authorize", "holds a user"),
+        ("javascript:alert(1)", "cannot be"),
+    ],
+)
+async def test_no_one_is_sent_to_a_login_page_that_could_do_harm(endpoint: str, reason: str) -> None:
+    async with world() as it:
+        it.issuer.metadata = {"authorization_endpoint": endpoint}
+        async with it.connected() as (server, _):
+            refused = await refusal_of(server, HERE)
+        assert reason in str(refused)
+        assert "url" not in refused.data
+
+
+async def test_the_address_of_a_login_page_keeps_its_own_query() -> None:
+    async with world() as it:
+        it.issuer.metadata = {"authorization_endpoint": f"{it.issuer.issuer}/authorize?policy=sign-in"}
+        async with it.connected() as (server, service):
+            await log_in(server, service)
+        (asked,) = [form for path, form in it.issuer.requests if path == "/authorize"]
+        assert (asked["policy"], asked["response_type"]) == ("sign-in", "code")
+
+
+@pytest.mark.parametrize("methods", [None, ["plain"]])
+async def test_an_authorization_server_without_pkce_gets_no_login(methods: list[str] | None) -> None:
+    async with world() as it:
+        it.issuer.metadata = {"code_challenge_methods_supported": methods}
+        async with it.connected() as (server, _):
+            assert "PKCE" in str(await refusal_of(server, HERE))
+        async with it.connected(issuer=it.issuer.issuer) as (server, service):
+            if methods is None:  # the settings vouch for it
+                await log_in(server, service)
+            else:
+                assert "PKCE" in str(await refusal_of(server, HERE))
+        assert it.issuer.count("/authorize") == (methods is None)
 
 
 async def test_settings_that_cannot_work_are_refused() -> None:

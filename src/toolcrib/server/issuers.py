@@ -7,7 +7,6 @@ could have the gateway ask servers that only it can reach.
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import logging
 import math
@@ -21,9 +20,11 @@ import aiohttp
 import jwt
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
+from yarl import URL
 
 from toolcrib.errors import NotAuthenticated, ServerUnavailable
 from toolcrib.server.options import ALGORITHMS, AuthOptions, IssuerOptions
+from toolcrib.upstream.guarded_fetch import is_public
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,6 @@ _EXPONENT_CHARS: Final = 8
 _MAX_TRIED: Final = 4
 """Keys that are tried for a token that names none."""
 _ALL: Final = frozenset(ALGORITHMS)
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _ACCESS_TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _NOT_ACCESS: Final = frozenset({"ID", "Refresh", "Offline", "Logout"})
 """What Keycloak writes into the claim `typ` of tokens that are no access tokens."""
@@ -53,6 +53,8 @@ _ID_CLAIMS: Final = frozenset({"nonce", "at_hash", "c_hash"})
 _MAX_ASKED: Final = 16
 """Tokens that an issuer is asked about at the same time: anyone can send any number of made-up ones."""
 LOG_IN: Final = "Log in again."
+_MAX_SHOWN: Final = 100
+"""Characters of an address that an error repeats."""
 _OK: Final = 200
 _REFUSED: Final = (400, 401, 403)
 
@@ -74,14 +76,14 @@ class IssuerFetch:
     """Reads JSON from issuers over HTTP, within bounds, from public addresses and hosts that may be private."""
 
     def __init__(self, private_hosts: Sequence[str] = (), *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        self._private_hosts = frozenset(private_hosts)
+        self._private_hosts = frozenset(host.lower() for host in private_hosts)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def __call__(
         self, url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None
     ) -> Any:
         """GET the address, or POST the form there as this user. Raises `ServerUnavailable`, `IssuerRefused` for 4xx."""
-        host = urlsplit(url).hostname or ""
+        host = _host_of(url)
         try:
             self._check(url, host)
             body = await self._read(url, host, form, auth)
@@ -94,7 +96,7 @@ class IssuerFetch:
     def _check(self, url: str, host: str) -> None:
         if not url.startswith("https://") and host not in self._private_hosts:
             raise _unavailable(host, "its address is not https")
-        if host not in self._private_hosts and _is_private(host):
+        if host not in self._private_hosts and not is_public(host):
             raise _not_public(host)
 
     async def _read(self, url: str, host: str, form: Mapping[str, str] | None, auth: tuple[str, str] | None) -> bytes:
@@ -121,6 +123,14 @@ class IssuerFetch:
             return await _bounded(answer.content, host)
 
 
+def _host_of(url: str) -> str:
+    """The host as it is connected to: the text of the URL may spell it in other characters."""
+    try:
+        return URL(url).host or ""
+    except ValueError as error:
+        raise _unavailable(url[:_MAX_SHOWN], "its address is not valid") from error
+
+
 async def _bounded(content: aiohttp.StreamReader, host: str) -> bytes:
     parts, size = list[bytes](), 0
     async for part in content.iter_any():
@@ -142,33 +152,12 @@ class _PublicResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await self._resolver.resolve(host, port, family)
-        if host not in self._private_hosts and any(_is_private(one["host"]) for one in found):
+        if host not in self._private_hosts and not all(is_public(one["host"]) for one in found):
             raise _not_public(host)
         return found
 
     async def close(self) -> None:
         await self._resolver.close()
-
-
-def _is_private(address: str) -> bool:
-    """Whether the text is an IP address that is not public, also where IPv6 wraps IPv4; false for a name.
-
-    >>> [_is_private(one) for one in ("127.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "64:ff9b::a00:1")]
-    [True, True, True, True]
-    >>> _is_private("1.1.1.1"), _is_private("login.example")
-    (False, False)
-    """
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(ip, ipaddress.IPv6Address):
-        wrapped = ip.ipv4_mapped or ip.sixtofour
-        if ip in _NAT64:
-            wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if wrapped is not None:
-            return not wrapped.is_global or wrapped.is_multicast
-    return not ip.is_global or ip.is_multicast
 
 
 def _not_public(host: str) -> ServerUnavailable:

@@ -27,6 +27,11 @@ _BOUNDS: Final = Bounds(256 * 1024, 10_000)
 _PRIVATE: Final = "has a private address, which a server may not lead to; allow the host in auth.allowed_hosts"
 _BODY_HEADERS: Final = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+_GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
+"""All other IPv6 addresses are for special uses (RFC 4291)."""
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_CLOUD_METADATA: Final = frozenset({ipaddress.ip_address("168.63.129.16")})
+"""Public addresses at which a cloud serves its own machines: Azure's."""
 
 
 class TrustedHosts:
@@ -56,18 +61,31 @@ class TrustedHosts:
 def is_public(address: str) -> bool:
     """Whether an address is reachable from everywhere; true for names, whose addresses are not known yet.
 
+    An IPv6 address that leads to an IPv4 address counts as that one.
+
     >>> is_public("10.0.0.1"), is_public("::ffff:127.0.0.1"), is_public("93.184.216.34"), is_public("example.com")
     (False, False, True, True)
+    >>> is_public("64:ff9b::10.0.0.1"), is_public("64:ff9b::93.184.216.34"), is_public("::10.0.0.1")
+    (False, True, False)
     """
     if address.lower() == "localhost" or address.lower().endswith(".localhost"):
         return False
     try:
         parsed = ipaddress.ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
-        # "127.1" and "2130706433" are addresses too for the system's resolver, which is asked next.
+        # "0x7f000001" is an address too for the system's resolver, which is asked next.
         return True
-    mapped = getattr(parsed, "ipv4_mapped", None) or getattr(parsed, "sixtofour", None)
-    return all(one.is_global and not one.is_multicast for one in (parsed, mapped) if one is not None)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour or _translated(parsed)
+        if inner is not None:
+            return is_public(str(inner))
+        return parsed in _GLOBAL_UNICAST and parsed.is_global
+    return parsed.is_global and not parsed.is_multicast and parsed not in _CLOUD_METADATA
+
+
+def _translated(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that a network translates the address to (RFC 6052)."""
+    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
 
 
 class _GuardedResolver(AbstractResolver):
@@ -82,7 +100,7 @@ class _GuardedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         found = await self._resolver.resolve(host, port, family)
         if not all(self._trusted.allows(host, one["host"]) for one in found):
-            raise OSError(f"{host} {_PRIVATE}")
+            raise httpx2.UnsupportedProtocol(f"{host} {_PRIVATE}")
         return found
 
     async def close(self) -> None:

@@ -49,6 +49,7 @@ _FLOW_ERRORS: Final = (
     httpx2.InvalidURL,
     ValueError,  # the SDK's models refuse what an authorization server says
 )
+_PKCE_METHOD: Final = "S256"
 _IN_FLOW: ContextVar[bool] = ContextVar("in_flow", default=False)
 
 Ask = Callable[[str], Awaitable[AuthorizationCodeResult]]
@@ -91,10 +92,8 @@ class FlowRunner:
     """Runs the SDK's OAuth flows for one server, outside of the requests that need them."""
 
     def __init__(self, options: ServerOptions) -> None:
-        auth = options.auth or OAuthClientOptions()
         self._url = bare_url(options.url)
-        provider = auth.identity_provider.issuer if auth.identity_provider is not None else ""
-        self._trusted = TrustedHosts((options.url, auth.issuer, provider), auth.allowed_hosts)
+        self._trusted = _trusted_hosts(options)
 
     async def run(
         self,
@@ -144,6 +143,13 @@ class FlowRunner:
     def _client(self) -> httpx2.AsyncClient:
         transport = GuardedTransport(ssl_context(), self._trusted, proxy=proxy_of(httpx2.URL(self._url)))
         return httpx2.AsyncClient(transport=transport, trust_env=False)
+
+
+def _trusted_hosts(options: ServerOptions) -> TrustedHosts:
+    """Return the hosts that the settings of a server name."""
+    auth = options.auth or OAuthClientOptions()
+    provider = auth.identity_provider.issuer if auth.identity_provider is not None else ""
+    return TrustedHosts((options.url, auth.issuer, provider), auth.allowed_hosts)
 
 
 def _transport_reason(error: httpx2.TransportError) -> str:
@@ -220,6 +226,7 @@ class PersonFlow(OAuthClientProvider):
     ) -> None:
         """Without `ask`, the flow refreshes the known login."""
         self.kept = KeptTokens()
+        self._trusted = _trusted_hosts(options)
         self._auth = auth
         self._known = known
         self._ask = ask
@@ -290,14 +297,31 @@ class PersonFlow(OAuthClientProvider):
     async def _perform_authorization(self) -> httpx2.Request:
         context, auth = self.context, self._auth
         metadata = context.oauth_metadata
-        if self._pinned and not (metadata is not None and issuers_match(str(metadata.issuer), self._pinned)):
-            raise OAuthFlowError(f"No metadata of the authorization server {bare_url(self._pinned)} was found")
+        # Without any, the SDK takes the server for its authorization server, as in 2025-03-26.
+        named = self._pinned or context.auth_server_url or ""
+        if named and not (metadata is not None and issuers_match(str(metadata.issuer), named)):
+            raise OAuthFlowError(f"No metadata of the authorization server {bare_url(named)} was found")
+        if metadata is not None:
+            self._check_pkce(metadata)
         if auth.scopes:
             granted = context.current_tokens.scope if context.current_tokens else None
             more = context.client_metadata.scope if granted else None
             context.client_metadata.scope = union_scopes(" ".join(auth.scopes), more)
         self._choose_client_authentication()
         return await super()._perform_authorization()
+
+    def _check_pkce(self, metadata: OAuthMetadata) -> None:
+        """Refuse an authorization server that does not say that it checks code challenges (RFC 7636): its codes could
+        be used by whoever gets hold of them. Some that do check them leave it out; the settings can name those.
+        """
+        methods = metadata.code_challenge_methods_supported
+        if methods is None and self._auth.issuer:
+            return
+        if _PKCE_METHOD not in (methods or ()):
+            raise OAuthFlowError(
+                f"The authorization server does not say that it supports PKCE ({_PKCE_METHOD})"
+                + ("" if methods else "; if it does, name it in auth.issuer")
+            )
 
     async def _refresh_token(self) -> httpx2.Request:
         self._choose_client_authentication()
@@ -313,6 +337,12 @@ class PersonFlow(OAuthClientProvider):
         client.token_endpoint_auth_method = "client_secret_post" if posts else "client_secret_basic"
 
     async def _to_page(self, url: str) -> None:
+        metadata = self.context.oauth_metadata
+        endpoint = "" if metadata is None else str(metadata.authorization_endpoint)
+        if "?" in endpoint:  # the SDK adds a second question mark
+            url = f"{endpoint}&{url.removeprefix(f'{endpoint}?')}"
+        if problem := self._trusted.problem(httpx2.URL(url)):
+            raise OAuthFlowError(f"The login page cannot be used: {problem}")
         parts = urlsplit(url)
         more = urlencode(dict(self._auth.parameters))
         self._page = urlunsplit(parts._replace(query=f"{parts.query}&{more}" if more else parts.query))
