@@ -18,7 +18,8 @@ from tests.upstream.support import serving
 
 from toolcrib.console.oidc import OidcSignIn
 from toolcrib.errors import NotAuthenticated, ServerUnavailable
-from toolcrib.options import AuthOptions, IssuerOptions
+from toolcrib.options import AuthOptions, HttpOptions, IssuerOptions
+from toolcrib.server.oauth import ExternalAddress
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Caller
 
@@ -47,12 +48,15 @@ class OidcIssuer(JwtIssuer):
 
 
 @contextlib.asynccontextmanager
-async def at_sign_in(next_page: str = "/usage") -> AsyncIterator[tuple[OidcIssuer, Browser, str]]:
+async def at_sign_in(
+    next_page: str = "/usage", *, names_itself: bool = True
+) -> AsyncIterator[tuple[OidcIssuer, Browser, str]]:
     """The issuer, a browser, and the address to which the console sent it to sign in."""
     issuer = OidcIssuer()
     async with serving(issuer.app) as login:
         issuer.issuer = login
-        issuer.metadata = {"jwks_uri": f"{login}/keys"}
+        named = {"authorization_response_iss_parameter_supported": names_itself}
+        issuer.metadata = {"jwks_uri": f"{login}/keys", **named}
         options = IssuerOptions(
             issuer=login, client_id="console", client_secret="secret-of-the-console", sign_in=True, tenant="acme"
         )
@@ -186,6 +190,36 @@ async def test_an_issuer_that_is_away_is_not_asked_at_every_attempt() -> None:
         with pytest.raises(ServerUnavailable):
             await it.oidc.begin(it.login.url, CALLBACK, "/")
     assert len(it.net.asked) == 2  # both addresses of the metadata, once
+
+
+async def test_an_address_that_makes_up_codes_may_soon_try_no_more() -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in() as (issuer, browser, url):
+            back = await consent(url)
+            made_up = back.replace("code=", "code=x")
+            for _ in range(10):
+                assert "Signing in failed" in (await browser.get(made_up)).text
+            assert (await browser.get(back)).status_code == 429
+            assert issuer.count("/token") == 10
+
+
+async def test_behind_a_trusted_proxy_each_client_has_attempts_of_its_own() -> None:
+    scope = {"type": "http", "client": ("10.0.0.7", 1), "headers": [(b"x-forwarded-for", b"6.6.6.6, 192.0.2.1")]}
+    assert ExternalAddress(HttpOptions(trusted_proxies=("10.0.0.0/8",))).client(scope) == "192.0.2.1"
+    assert ExternalAddress(HttpOptions()).client(scope) == "10.0.0.7"
+    assert ExternalAddress(HttpOptions()).client({**scope, "client": None}) == ""
+
+
+async def test_an_issuer_that_says_it_names_itself_must_do_so() -> None:
+    with anyio.fail_after(20):
+        async with at_sign_in() as (issuer, browser, url):
+            back = (await consent(url)).partition("&iss=")[0]
+            assert "Signing in failed" in (await browser.get(back)).text
+            assert issuer.count("/token") == 0
+    with anyio.fail_after(20):
+        async with at_sign_in(names_itself=False) as (issuer, browser, url):
+            back = (await consent(url)).partition("&iss=")[0]
+            assert (await browser.get(back)).status_code == 200
 
 
 ANN = Caller(id="ann", tenant="acme", issuer="https://login.example/acme", roles=frozenset({"console"}))

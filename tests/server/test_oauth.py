@@ -482,3 +482,42 @@ async def test_an_issuer_is_asked_about_a_few_made_up_tokens_at_a_time() -> None
             assert 1 < len(asked) <= 20
             answer.set()
     assert len(asked) == 100
+
+
+async def test_a_flood_of_made_up_tokens_is_refused_and_stops_no_one_who_was_let_in_before() -> None:
+    login, now, answer = FakeIssuer(), [time.time()], anyio.Event()
+
+    async def fetch(url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None) -> Any:
+        assert form is not None
+        if form["token"] != "of-ann":
+            await answer.wait()
+            return {"active": False}
+        return {"active": not login.is_down, "sub": "ann", "aud": RESOURCE}
+
+    options = IssuerOptions(
+        issuer=login.url, introspection_url=f"{login.url}/introspect", client_id="c", client_secret="s"
+    )
+    oauth = OAuthResource(AuthOptions(resource=RESOURCE, issuers=(options,)), fetch=fetch, clock=lambda: now[0])
+    refused = list[type[Exception]]()
+
+    async def send(number: int) -> None:
+        try:
+            await oauth.authenticate({"authorization": f"Bearer made-up-{number}"})
+        except (NotAuthenticated, ServerUnavailable) as error:
+            refused.append(type(error))
+
+    with anyio.fail_after(30):
+        await caller_of(oauth, "of-ann")
+        async with anyio.create_task_group() as group:
+            for number in range(300):
+                group.start_soon(send, number)
+            await anyio.wait_all_tasks_blocked()
+            now[0] += 31  # the token is due for another look
+            assert (await caller_of(oauth, "of-ann")).id == "ann"
+            login.is_down, now[0] = True, now[0] + 31
+            assert "not valid" in str(await refusal(oauth, "of-ann"))
+            with pytest.raises(ServerUnavailable, match="too much"):  # a stranger from then on
+                await caller_of(oauth, "of-ann")
+            answer.set()
+    assert refused.count(ServerUnavailable) == 300 - 16 - 100
+    assert refused.count(NotAuthenticated) == 16 + 100

@@ -119,11 +119,12 @@ async def test_a_token_without_a_scope_that_all_need_gets_403_with_every_scope()
     with anyio.fail_after(10):
         async with protected(login, scopes=("tools", "read")) as app:
             async with served(app) as http:
-                refused = await http.post("/mcp", headers={**JSON, **token(login.token())}, json=INITIALIZE)
+                given = token(login.token(scope="read offline_access"))
+                refused = await http.post("/mcp", headers={**JSON, **given}, json=INITIALIZE)
                 assert refused.status_code == 403
                 challenge = refused.headers["www-authenticate"]
                 assert 'error="insufficient_scope"' in challenge
-                assert 'scope="read tools"' in challenge
+                assert 'scope="offline_access read tools"' in challenge
                 assert "resource_metadata=" in challenge
 
 

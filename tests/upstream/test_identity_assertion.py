@@ -28,13 +28,14 @@ class IdentityProvider(Issuer):
         super().__init__()
         self.kind = ID_JAG
         self.refused = ""
+        self.reason = "not employed here"
         self.asked: list[dict[str, str]] = []
         self.before_token = self._exchange
 
     def _exchange(self, form: Mapping[str, str]) -> Response:
         self.asked.append(dict(form))
         if form["subject_token"] == self.refused:
-            return JSONResponse({"error": "invalid_grant", "error_description": "not employed here"}, 400)
+            return JSONResponse({"error": "invalid_grant", "error_description": self.reason}, 400)
         given = f"jag-of-{form['subject_token']}"
         return JSONResponse({"issued_token_type": self.kind, "access_token": given, "token_type": "N_A"})
 
@@ -100,6 +101,9 @@ async def test_a_person_that_the_provider_does_not_vouch_for_gets_nothing_and_th
         ) as refused:
             await server.call_tool(replace(ANN, token="token-of-eve"), "whoami", {})
         assert "token-of-eve" not in str(refused.value)
+        provider.reason = "token-of-eve, of a client with secret at the provider"
+        with pytest.raises(ServerUnavailable, match=r"invalid_grant: \*\*\*, of a client with \*\*\*"):
+            await server.call_tool(replace(ANN, token="token-of-eve"), "whoami", {})
         with pytest.raises(ServerUnavailable, match="no token"):
             await server.call_tool(ANN, "whoami", {})
 

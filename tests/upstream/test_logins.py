@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from tests.fixtures.servers.authorization import Client, Issuer, ProtectedServer
 from tests.upstream.support import FAST, call, serving, until
 
-from toolcrib.errors import InvalidRequest, LoginRequired, ServerUnavailable, SettingsError
+from toolcrib.errors import InvalidRequest, LoginRequired, ServerUnavailable, SettingsError, UpstreamError
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
@@ -159,6 +159,31 @@ async def test_neither_tokens_nor_secrets_are_in_the_state_file_or_the_log(
     logged = [record.getMessage() for record in caplog.records if not record.name.startswith("authlib")]
     assert len(tokens) >= 4
     assert [token for token in tokens if token.encode() in kept or token in str(logged)] == []
+
+
+async def test_a_server_that_repeats_its_token_has_it_shown_to_no_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as it, it.connected() as (server, service):
+        await log_in(server, service)
+        it.protected.repeats = True
+        with caplog.at_level(logging.DEBUG, "toolcrib"), pytest.raises(UpstreamError) as refused:
+            await server.call_tool(HERE, "whoami", {})
+        assert "no room for ***" in str(refused.value)
+        shown = f"{refused.value} {refused.value.data} {caplog.text}"
+        assert not [token for token in it.issuer.tokens if token in shown]
+
+
+async def test_an_authorization_server_that_repeats_secrets_has_them_shown_to_no_one() -> None:
+    def repeat(form: Mapping[str, str]) -> Response:
+        said = f"cannot use {form['code']}, {form['code_verifier']} of main-secret"
+        return JSONResponse({"error": "invalid_grant", "error_description": said}, 400)
+
+    async with world() as it:
+        it.issuer.clients["main"] = replace(MAIN)
+        auth = {"issuer": it.issuer.issuer, "client_id": "main", "client_secret": "main-secret"}
+        async with it.connected(**auth) as (server, service):
+            it.issuer.before_token = repeat
+            failure = await failure_of(server, service, await page_of(server))
+    assert failure.endswith("invalid_grant: cannot use ***, *** of ***")
 
 
 async def test_the_tools_of_a_login_that_ended_stay_listed_and_the_next_login_continues() -> None:
@@ -339,6 +364,24 @@ async def test_a_callers_token_is_exchanged_and_never_sent() -> None:
         assert not {"token-of-ann", "token-of-bob", "token-of-anyone"} & set(it.protected.seen)
         exchanged = [form for path, form in it.issuer.requests if "subject_token" in form]
         assert [form["subject_token"] for form in exchanged] == ["token-of-ann", "token-of-bob", "token-of-ann"]
+
+
+async def test_a_call_never_uses_the_token_of_another_call_that_may_do_more() -> None:
+    async with world() as it:
+        it.issuer.clients["main"] = replace(MAIN)
+        own = {"issuer": it.issuer.issuer, "client_id": "main", "client_secret": "main-secret"}
+        scopes = {"may-read": frozenset({"read"}), "may-write": frozenset({"read", "write"})}
+        callers = [replace(ANN, caller=replace(ANN.caller, scopes=scopes[token]), token=token) for token in scopes]
+        used = list[tuple[str, str]]()
+
+        async def use(ctx: Context) -> None:
+            used.append((ctx.token, (await call(server, "whoami", ctx)).text))
+
+        async with it.connected(grant="token_exchange", **own) as (server, _):
+            async with anyio.create_task_group() as group:
+                for ctx in callers * 4:
+                    group.start_soon(use, ctx)
+        assert sorted(used) == [(token, token) for token in scopes for _ in range(4)]
 
 
 async def test_where_tokens_are_exchanged_local_calls_use_the_gateways_own_credentials() -> None:

@@ -350,12 +350,11 @@ class Console(AsgiApp):
 
     async def _sign_in(self, request: Request) -> Response:
         """Exchange a token for a cookie. Needs no proof: it changes nothing for someone who has no session."""
-        peer = request.client.host if request.client is not None else ""
         try:
             form = await read_form(request)
-            cookie, _ = await self._sessions.sign_in(form.get("token", ""), peer)
+            cookie, _ = await self._sessions.sign_in(form.get("token", ""), self._address.client(request.scope))
         except ToolcribError as error:
-            return await self._sign_in_page(request, str(error), 429 if isinstance(error, RateLimited) else 401)
+            return await self._sign_in_page(request, str(error), _sign_in_status(error))
         response = RedirectResponse(_local_page(request, form.get("next", "/")), status_code=303)
         self._set_cookie(request, response, cookie)
         return response
@@ -384,10 +383,11 @@ class Console(AsgiApp):
     async def _finish_oidc(self, request: Request) -> Response:
         try:
             cookie = request.cookies.get(_ATTEMPT_COOKIE, "")
-            person, wanted = await self._oidc.finish(request.query_params, cookie)
+            peer = self._address.client(request.scope)
+            person, wanted = await self._oidc.finish(request.query_params, cookie, peer)
             session, _ = await self._sessions.sign_in_as(person)
         except ToolcribError as error:
-            return await self._sign_in_page(request, str(error), 401)
+            return await self._sign_in_page(request, str(error), _sign_in_status(error))
         # A redirect would still be part of the issuer's navigation, on which browsers send no strict cookie.
         values = {"title": "Signed in", "next": _local_page(request, wanted)}
         response = await self._render(request, None, ConsolePage("signed_in.html", values))
@@ -503,6 +503,10 @@ def _load_templates() -> Any:
 def _marked(draw: Callable[..., str], markup: Callable[[str], Any]) -> Callable[..., Any]:
     """A function whose text is markup, and is not escaped."""
     return lambda *values, **named: markup(draw(*values, **named))
+
+
+def _sign_in_status(error: ToolcribError) -> int:
+    return 429 if isinstance(error, RateLimited) else 401
 
 
 def _cookie_name(request: Request) -> str:

@@ -4,21 +4,22 @@ What an attempt needs until the person comes back is in a cookie of the browser 
 nowhere cost the gateway nothing. Each attempt can be used once, within ten minutes.
 """
 
-import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from toolcrib.errors import NotAuthenticated, ServerUnavailable
-from toolcrib.server.issuers import Fetch, Issuer, IssuerFetch, IssuerMetadata, IssuerRefused, KeySet, seconds
+from toolcrib.errors import NotAuthenticated, RateLimited, ServerUnavailable
+from toolcrib.server.issuers import AskLimit, Fetch, Issuer, IssuerFetch, IssuerMetadata, IssuerRefused, KeySet, seconds
 from toolcrib.server.oauth import claims_to_caller
 from toolcrib.server.options import AuthOptions, IssuerOptions
 from toolcrib.state.base import StateCodec, StateStore
@@ -27,9 +28,12 @@ from toolcrib.types import Caller
 ATTEMPT_S: Final = 600.0
 """How long a person may take to sign in, in seconds."""
 _MAX_USED: Final = 10_000
-_MAX_ASKED: Final = 16
-"""Codes and refresh tokens that the issuers are asked about at the same time: anyone can send made-up codes."""
+_MAX_FAILURES: Final = 10
+"""Failed attempts to sign in from one address within `_WINDOW_S`."""
+_WINDOW_S: Final = 60.0
+_MAX_PEERS: Final = 1000
 _MAX_WANTED: Final = 1000
+_RENEWAL: Final = "refresh_token"
 _FAILED: Final = "Signing in failed."
 _AGAIN: Final = "Begin again on the sign-in page."
 
@@ -70,6 +74,28 @@ def _attempt_of(cookie: str) -> _Attempt | None:
     return attempt if fits else None
 
 
+class FailedSignIns:
+    """Failed attempts to sign in by the address that they come from, which may soon try no more."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    @contextlib.contextmanager
+    def counted(self, peer: str) -> Iterator[None]:
+        """Count the attempt inside the context if it raises `NotAuthenticated`. Raises `RateLimited`."""
+        now, failures = self._clock(), self._failures.get(peer, deque())
+        if len(failures) == _MAX_FAILURES and now - failures[0] < _WINDOW_S:
+            raise RateLimited("Too many failed attempts to sign in.", hint="Try again in a minute.")
+        try:
+            yield
+        except NotAuthenticated:
+            self._failures.setdefault(peer, deque(maxlen=_MAX_FAILURES)).append(now)
+            if len(self._failures) > _MAX_PEERS:
+                self._failures.popitem(last=False)
+            raise
+
+
 class OidcSignIn:
     """Leads people to the issuers that the settings name for the console, and takes them back."""
 
@@ -83,15 +109,17 @@ class OidcSignIn:
     ) -> None:
         self._fetch = fetch or IssuerFetch(auth.private_hosts)
         self._clock = clock
+        self._failures = FailedSignIns()
         self._used = state.table("console sign-ins", StateCodec(bool, bool), max_entries=_MAX_USED)
-        self._asking = asyncio.Semaphore(_MAX_ASKED)
         self._issuers: dict[str, Issuer] = {}
         self._metadata: dict[str, IssuerMetadata] = {}
+        self._asking: dict[str, AskLimit] = {}
         for given in auth.issuers:
             if given.sign_in:
                 options = replace(given, id_tokens=True)
                 self._issuers[given.issuer] = Issuer(options, auth, KeySet(options, self._fetch), self._fetch)
                 self._metadata[given.issuer] = IssuerMetadata(given.issuer, self._fetch)
+                self._asking[given.issuer] = AskLimit(given.issuer)
 
     @property
     def issuers(self) -> Sequence[tuple[str, str]]:
@@ -127,24 +155,32 @@ class OidcSignIn:
         }
         return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", attempt.as_cookie()
 
-    async def finish(self, answer: Mapping[str, str], cookie: str) -> tuple[SignedIn, str]:
-        """Who came back, and the page that they wanted. Raises `NotAuthenticated` or `ServerUnavailable`."""
+    async def finish(self, answer: Mapping[str, str], cookie: str, peer: str = "") -> tuple[SignedIn, str]:
+        """Who came back from this address, and the page that they wanted.
+
+        Raises `NotAuthenticated`, `ServerUnavailable`, or `RateLimited` for an address with made-up answers.
+        """
         attempt, state = _attempt_of(cookie), answer.get("state", "")
         if attempt is None or not state or not hmac.compare_digest(_bytes(state), _bytes(attempt.state)):
             raise NotAuthenticated("This sign-in was not started in this browser.", hint=_AGAIN)
         place = hashlib.sha256(_bytes(state)).hexdigest()
         if not 0 <= self._clock() - attempt.began < ATTEMPT_S or await self._used.get(place):
             raise NotAuthenticated("This sign-in attempt has expired.", hint=_AGAIN)
-        if "code" not in answer or answer.get("iss", attempt.issuer) != attempt.issuer:
-            raise NotAuthenticated(_FAILED, hint=_AGAIN)
         issuer = self._known(attempt.issuer)
+        metadata = await self._metadata[attempt.issuer].read()
+        # An issuer that says it names itself always does (RFC 9207).
+        default = None if metadata.get("authorization_response_iss_parameter_supported") is True else attempt.issuer
+        if "code" not in answer or answer.get("iss", default) != attempt.issuer:
+            raise NotAuthenticated(_FAILED, hint=_AGAIN)
         form = {
             "grant_type": "authorization_code",
             "code": answer["code"],
             "redirect_uri": attempt.redirect_uri,
             "code_verifier": attempt.verifier,
         }
-        tokens = await self._tokens(issuer.options, form)
+        # Attempts that never reach the issuer cost nothing, and another site could make a browser send them.
+        with self._failures.counted(peer):
+            tokens = await self._tokens(issuer.options, form)
         claims = await self._id_claims(issuer, tokens)
         nonce = claims.get("nonce")
         if not isinstance(nonce, str) or not hmac.compare_digest(_bytes(nonce), _bytes(attempt.nonce)):
@@ -158,7 +194,7 @@ class OidcSignIn:
         `ServerUnavailable` if it cannot be asked.
         """
         issuer = self._known(caller.issuer or "")
-        tokens = await self._tokens(issuer.options, {"grant_type": "refresh_token", "refresh_token": refresh_token})
+        tokens = await self._tokens(issuer.options, {"grant_type": _RENEWAL, "refresh_token": refresh_token})
         tokens = {"refresh_token": refresh_token, **tokens}
         if "id_token" not in tokens:  # it need not send one; then nothing has changed
             return self._signed_in(caller, {}, tokens)
@@ -184,7 +220,8 @@ class OidcSignIn:
         """The answer of the token endpoint. Raises `NotAuthenticated` if it refuses, else `ServerUnavailable`."""
         url = _endpoint(await self._metadata[options.issuer].read(), "token_endpoint")
         try:
-            async with self._asking:
+            # Anyone can send made-up codes; a refresh token is that of a person who is signed in.
+            async with self._asking[options.issuer].turn(is_known=form["grant_type"] == _RENEWAL):
                 if options.client_secret:
                     answer = await self._fetch(url, form, (options.client_id, options.client_secret))
                 else:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -20,8 +20,8 @@ from typing import Any, Final
 import anyio
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from toolcrib.console.oidc import SignedIn
-from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError, ToolcribError
+from toolcrib.console.oidc import FailedSignIns, SignedIn
+from toolcrib.errors import NotAuthenticated, SettingsError, ToolcribError
 from toolcrib.server.auth import check_not_local
 from toolcrib.server.options import Token
 from toolcrib.state.base import StateCodec, StateStore
@@ -31,12 +31,8 @@ from toolcrib.types import JSON, LOCAL, Authenticator, Caller
 SESSION_S: Final = 12 * 3600.0
 """How long a session lasts, in seconds."""
 _MAX_SESSIONS: Final = 1000
-_MAX_FAILURES: Final = 10
-"""Failed attempts to sign in from one address within `_WINDOW_S`."""
-_MAX_PEERS: Final = 1000
 _CHECK_S: Final = 20.0
 """How long the token of a session counts as valid before it is looked up again, in seconds."""
-_WINDOW_S: Final = 60.0
 _NONCE_BYTES: Final = 12
 _RENEWAL_S: Final = 20.0
 """How long one process may take to ask an issuer again before another may try, in seconds."""
@@ -123,7 +119,7 @@ class ConsoleSessions:
         self._wall = wall
         self._leases = Leases(state, "console renewals")
         self._renewing: dict[str, asyncio.Task[ConsoleSession | None]] = {}
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+        self._failures = FailedSignIns(clock=clock)
         self._checked: OrderedDict[str, float] = OrderedDict()
         """When the token of each session was last looked up."""
 
@@ -143,16 +139,8 @@ class ConsoleSessions:
 
     async def sign_in(self, token: str, peer: str = "") -> tuple[str, ConsoleSession]:
         """Exchange a token for a session, and return its cookie. Raises `NotAuthenticated` or `RateLimited`."""
-        now, failures = self._clock(), self._failures.get(peer, deque())
-        if len(failures) == _MAX_FAILURES and now - failures[0] < _WINDOW_S:
-            raise RateLimited("Too many failed attempts to sign in.", hint="Try again in a minute.")
-        try:
+        with self._failures.counted(peer):
             return await self._open(await self._identify(token), token)
-        except NotAuthenticated:
-            self._failures.setdefault(peer, deque(maxlen=_MAX_FAILURES)).append(now)
-            if len(self._failures) > _MAX_PEERS:
-                self._failures.popitem(last=False)
-            raise
 
     async def sign_in_as(self, person: SignedIn) -> tuple[str, ConsoleSession]:
         """Open a session for a person that an issuer vouches for. Raises `NotAuthenticated`."""

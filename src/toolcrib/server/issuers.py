@@ -12,7 +12,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import quote_plus, urlsplit
 
@@ -51,7 +51,9 @@ _NOT_ACCESS: Final = frozenset({"ID", "Refresh", "Offline", "Logout"})
 _ID_CLAIMS: Final = frozenset({"nonce", "at_hash", "c_hash"})
 """Claims that only ID tokens have."""
 _MAX_ASKED: Final = 16
-"""Tokens that an issuer is asked about at the same time: anyone can send any number of made-up ones."""
+"""Questions to an issuer at the same time: anyone can send any number of made-up tokens."""
+_MAX_WAITING: Final = 100
+"""Questions that wait until they can be asked."""
 LOG_IN: Final = "Log in again."
 _MAX_SHOWN: Final = 100
 """Characters of an address that an error repeats."""
@@ -70,6 +72,35 @@ class Fetch(Protocol):
         self, url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None
     ) -> Any:
         """GET the address, or POST the form there as this user. Raises `ServerUnavailable`."""
+
+
+class AskLimit:
+    """Limits how many questions an issuer is asked at the same time, and how many wait for their turn.
+
+    Those about credentials that were valid before have turns of their own: a flood of made-up ones must not sign out
+    the others.
+    """
+
+    def __init__(self, issuer: str) -> None:
+        self._issuer = issuer
+        self._turns = {is_known: asyncio.Semaphore(_MAX_ASKED) for is_known in (False, True)}
+        self._waiting = 0
+
+    @contextlib.asynccontextmanager
+    async def turn(self, *, is_known: bool) -> AsyncIterator[None]:
+        """Wait for a turn. Raises `ServerUnavailable` if too many wait already."""
+        if not is_known and self._waiting >= _MAX_WAITING:
+            raise _unavailable(urlsplit(self._issuer).hostname or "", "it is asked too much already")
+        turns = self._turns[is_known]
+        self._waiting += not is_known
+        try:
+            await turns.acquire()
+        finally:
+            self._waiting -= not is_known
+        try:
+            yield
+        finally:
+            turns.release()
 
 
 class IssuerFetch:
@@ -363,7 +394,7 @@ class Issuer:
         self._auth = auth
         self._keys = keys
         self._fetch = fetch
-        self._asking = asyncio.Semaphore(_MAX_ASKED)
+        self._asking = AskLimit(options.issuer)
 
     async def verify(self, token: str) -> Mapping[str, Any]:
         """The claims of a JWT of this issuer. Raises `NotAuthenticated`, or `ServerUnavailable` without keys.
@@ -405,10 +436,13 @@ class Issuer:
             raise NotAuthenticated("The token is not an access token.", hint="Send the access token, not the ID token.")
         return claims
 
-    async def introspect(self, token: str) -> Mapping[str, Any]:
-        """What the issuer says of a token that is no JWT. Raises `NotAuthenticated` or `ServerUnavailable`."""
+    async def introspect(self, token: str, *, is_known: bool = False) -> Mapping[str, Any]:
+        """What the issuer says of a token that is no JWT. Raises `NotAuthenticated` or `ServerUnavailable`.
+
+        A token that was valid before (`is_known`) does not wait behind others.
+        """
         options = self.options
-        async with self._asking:
+        async with self._asking.turn(is_known=is_known):
             answer = await self._fetch(
                 options.introspection_url,
                 {"token": token, "token_type_hint": "access_token"},

@@ -59,15 +59,19 @@ class RememberedTokens:
     def get(self, digest: bytes, resource: str, now: float) -> Identity | None:
         """What was remembered for this token at this resource; None if it is due for another look."""
         found = self._entries.get((digest, resource))
-        if found is None:
-            return None
-        if found[0] > now:
-            return found[1]
-        del self._entries[(digest, resource)]
-        return None
+        return found[1] if found is not None and found[0] > now else None
+
+    def knows(self, digest: bytes, resource: str) -> bool:
+        """Whether the token was valid when it was last looked at."""
+        return (digest, resource) in self._entries
+
+    def forget(self, digest: bytes, resource: str) -> None:
+        """Forget a token that is valid no longer."""
+        self._entries.pop((digest, resource), None)
 
     def add(self, digest: bytes, resource: str, identity: Identity, until: float) -> None:
         """Remember an identity; the oldest one is forgotten when there are too many."""
+        self._entries.pop((digest, resource), None)
         if len(self._entries) >= self._max_entries:
             del self._entries[next(iter(self._entries))]
         self._entries[(digest, resource)] = (until, identity)
@@ -159,7 +163,7 @@ class OAuthResource:
         key = (digest, f"{realm.path} {resource}")
         task = self._checking.get(key)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._check(token, digest, realm, resource))
+            task = asyncio.get_running_loop().create_task(self._look(token, digest, realm, resource))
             self._checking[key] = task
             task.add_done_callback(lambda done: self._checked(key, done))
         return await asyncio.shield(task)
@@ -169,13 +173,20 @@ class OAuthResource:
         if not task.cancelled():
             task.exception()  # every request that waits raises it; it may be none
 
+    async def _look(self, token: str, digest: bytes, realm: _Realm, resource: str) -> Identity:
+        try:
+            return await self._check(token, digest, realm, resource)
+        except (NotAuthenticated, InsufficientScope):
+            realm.remembered.forget(digest, resource)
+            raise
+
     async def _check(self, token: str, digest: bytes, realm: _Realm, resource: str) -> Identity:
         auth, named = self.auth, unverified_issuer(token)
         if named is None:
             if realm.opaque is None:
                 raise NotAuthenticated("The bearer token is not valid.", hint=LOG_IN)
             issuer, lasts_s = realm.opaque, auth.introspect_s
-            claims = await issuer.introspect(token)
+            claims = await issuer.introspect(token, is_known=realm.remembered.knows(digest, resource))
         else:
             known = realm.issuers.get(named) if isinstance(named, str) else None
             if known is None:
@@ -192,7 +203,7 @@ class OAuthResource:
     def _to_identity(self, claims: Mapping[str, Any], options: IssuerOptions) -> Identity:
         caller = claims_to_caller(claims, options)
         if not caller.scopes >= frozenset(self.auth.scopes):
-            raise insufficient_scope(self.auth.scopes)
+            raise insufficient_scope({*self.auth.scopes, *caller.scopes})
         expires = seconds(claims.get("exp"))
         ends = None if expires is None else expires + self.auth.leeway_s
         return Identity(caller=caller, expires=ends, can_step_up=self.auth.step_up)
@@ -323,6 +334,12 @@ class ExternalAddress:
         if scheme not in _DEFAULT_PORTS or not _PREFIX.fullmatch(prefix):
             return ""
         return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS[scheme])}{prefix}"
+
+    def client(self, scope: Scope) -> str:
+        """The address of the client, as a trusted proxy says if the request came from one; empty if it is unknown."""
+        peer = scope.get("client")
+        named = _last(Headers(scope=scope), "x-forwarded-for") if self._is_trusted(scope) else ""
+        return named or (str(peer[0]) if peer else "")
 
     def _is_trusted(self, scope: Scope) -> bool:
         peer = scope.get("client")

@@ -98,7 +98,7 @@ class HttpOptions:
     drain_s: Delay = 2.5
     """How long running calls may take to finish after SIGTERM, in seconds."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks of proxies whose `X-Forwarded-Host`, `-Proto` and `-Prefix` headers are believed."""
+    """Addresses or networks of proxies that are believed: their `X-Forwarded-Host`, `-Proto`, `-Prefix` and `-For`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeat
 from toolcrib.upstream.http_connection import PooledResponse
 from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.redact import Redactor, bare_url
+from toolcrib.upstream.redact import BLANK, Redactor, bare_url
 
 BOUNDS_KEY: Final = "toolcrib.bounds"
 """Extension of a request: what its response may hold. The parser of such a response repairs surrogates."""
@@ -354,7 +354,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             return _with_body(response, body)
         if status in _SERVER_STATUSES or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
             self._refresh_needed.set()
-        return self._error(FailureKind.STATUS, describe_status(status, response.headers, body))
+        return self._error(FailureKind.STATUS, without_token(request, describe_status(status, response.headers, body)))
 
     def _session_lost(self) -> None:
         self.session_headers = {}
@@ -509,6 +509,12 @@ def _is_session_lost(status: int, error: dict[str, Any] | None) -> bool:
     if status == httpx2.codes.NOT_FOUND:
         return error is None or error.get("code") != METHOD_NOT_FOUND
     return status == httpx2.codes.BAD_REQUEST and error is not None and "session" in str(error.get("message")).lower()
+
+
+def without_token(request: httpx2.Request, text: str) -> str:
+    """Return what a server says, without the access token of the request."""
+    token = request.headers.get("authorization", "").partition(" ")[2]
+    return text.replace(token, BLANK) if token else text
 
 
 def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: bool = False) -> str:

@@ -83,7 +83,8 @@ class _IdentityProvider:
         response = await self._runner.send(request)
         answer = _object(response)
         if response.status_code != httpx2.codes.OK:
-            raise LoginFailed(f"the identity provider refused an assertion: {_reason(answer, response.status_code)}")
+            why = _reason(answer, response.status_code)
+            raise self._runner.failure(f"the identity provider refused an assertion: {why}", (subject,))
         found = answer.get("access_token")
         if answer.get("issued_token_type") != _ID_JAG or not isinstance(found, str) or not found:
             raise LoginFailed("the identity provider gave something other than an assertion")

@@ -205,10 +205,10 @@ class Sealer:
                 "The stored logins are sealed with a key that this process does not have.",
                 hint=f"Set {KEY_VARIABLE} to the key they were stored with, or log in again.",
             )
-        data = base64.b64decode(body)
         try:
+            data = base64.b64decode(body)
             return cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], place.encode()).decode()
-        except InvalidTag as error:
+        except (InvalidTag, ValueError) as error:
             raise VaultKeyError(
                 "A stored login was changed, or moved to another place.", hint="Log in again."
             ) from error

@@ -150,7 +150,8 @@ class LoginService:
             return None
         has_own = caller is not None and auth.for_each_caller and not caller.is_local
         principal = principal_of(caller) if caller is not None and has_own else ""
-        place = login_key(options, principal)
+        rights = auth.rights(caller.scopes) if caller is not None and has_own else ""
+        place = login_key(options, f"{principal}{rights}")
         known, found = self._credentials.get(place, (None, None))
         if found is None or known != options:
             found = self._make(options, auth, principal)

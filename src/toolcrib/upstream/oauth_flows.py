@@ -6,11 +6,11 @@ one what it needs: the challenge of a server, what an earlier login knows, and a
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
@@ -37,7 +37,7 @@ from toolcrib.upstream.http_transport import (
 )
 from toolcrib.upstream.login_vault import Login
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
-from toolcrib.upstream.redact import bare_url, bounded, plain
+from toolcrib.upstream.redact import BLANK, Redactor, bare_url, bounded, plain
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ _FLOW_ERRORS: Final = (
     ValueError,  # the SDK's models refuse what an authorization server says
 )
 _PKCE_METHOD: Final = "S256"
+_SECRET_FIELDS: Final = ("assertion", "client_assertion", "code", "code_verifier", "refresh_token", "subject_token")
 _IN_FLOW: ContextVar[bool] = ContextVar("in_flow", default=False)
 
 Ask = Callable[[str], Awaitable[AuthorizationCodeResult]]
@@ -94,6 +95,15 @@ class FlowRunner:
     def __init__(self, options: ServerOptions) -> None:
         self._url = bare_url(options.url)
         self._trusted = _trusted_hosts(options)
+        self._redact = Redactor(options)
+
+    def failure(self, reason: str, sent: Iterable[str] = ()) -> LoginFailed:
+        """Return the error for a reason, which may be what an authorization server says, without secrets that were
+        sent to it.
+        """
+        for secret in sent:
+            reason = reason.replace(secret, BLANK)
+        return LoginFailed(one_line(self._redact.blank(reason)))
 
     async def run(
         self,
@@ -108,6 +118,7 @@ class FlowRunner:
         request = httpx2.Request("POST", self._url, headers=headers)
         given = None if challenge is None else challenge.response
         token = _IN_FLOW.set(True)
+        sent = list[str]()
         _quiet_sdk()
         try:
             async with self._client() as client:
@@ -118,6 +129,7 @@ class FlowRunner:
                         if outgoing is request and given is not None:
                             response, given = given, None
                         else:
+                            sent += _secrets_in(outgoing)
                             response = await client.send(outgoing, follow_redirects=False)
                             check(response)
                         outgoing = await steps.asend(response)
@@ -128,7 +140,7 @@ class FlowRunner:
         except httpx2.TransportError as error:
             raise LoginFailed(f"its authorization server cannot be used: {_transport_reason(error)}") from error
         except _FLOW_ERRORS as error:
-            raise LoginFailed(_flow_reason(error)) from error
+            raise self.failure(_flow_reason(error), sent) from error
         finally:
             _IN_FLOW.reset(token)
 
@@ -150,6 +162,12 @@ def _trusted_hosts(options: ServerOptions) -> TrustedHosts:
     auth = options.auth or OAuthClientOptions()
     provider = auth.identity_provider.issuer if auth.identity_provider is not None else ""
     return TrustedHosts((options.url, auth.issuer, provider), auth.allowed_hosts)
+
+
+def _secrets_in(request: httpx2.Request) -> list[str]:
+    """Return the secrets in the form that a request sends."""
+    form = dict(parse_qsl(request.content.decode("utf-8", "replace")))
+    return [form[name] for name in _SECRET_FIELDS if name in form]
 
 
 def _transport_reason(error: httpx2.TransportError) -> str:
@@ -312,7 +330,7 @@ class PersonFlow(OAuthClientProvider):
 
     def _check_pkce(self, metadata: OAuthMetadata) -> None:
         """Refuse an authorization server that does not say that it checks code challenges (RFC 7636): its codes could
-        be used by whoever gets hold of them. Some that do check them leave it out; the settings can name those.
+        be used by anyone who gets them. Some that do check them leave it out; the settings can name those.
         """
         methods = metadata.code_challenge_methods_supported
         if methods is None and self._auth.issuer:

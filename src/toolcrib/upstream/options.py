@@ -130,6 +130,12 @@ class OAuthClientOptions:
         """Whether the tokens for the server depend on the token that a caller was authenticated by."""
         return self.grant in _CALLERS_GRANTS
 
+    def rights(self, scopes: Iterable[str]) -> str:
+        """How the tokens of one caller differ, by their scopes; empty if the server's tokens do not depend on them. A
+        request must not use the token of another one that may do more.
+        """
+        return " ".join(sorted(scopes)) if self.uses_callers_token else ""
+
 
 def _is_complete(provider: IdentityProviderOptions | None) -> bool:
     return provider is not None and bool(provider.issuer and provider.client_id and provider.client_secret)

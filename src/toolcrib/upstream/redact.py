@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 
-_BLANK: Final = "***"
+BLANK: Final = "***"
+"""Replaces a secret."""
 _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential|cookie|session", re.IGNORECASE)
 _MIN_SECRET: Final = 6
 """Values at least this long are redacted whatever they are called; shorter ones, such as "1", would redact too much."""
@@ -49,7 +50,7 @@ def bare_url(url: str) -> str:
 
 
 class Redactor:
-    """Redacts the secrets in one server's options: variables, headers, and parts of the URL."""
+    """Redacts the secrets in one server's options: variables, headers, credentials, and parts of the URL."""
 
     def __init__(self, options: ServerOptions) -> None:
         found = sorted(set(_secrets(options)), key=len, reverse=True)
@@ -62,7 +63,7 @@ class Redactor:
 
     def blank(self, text: str) -> str:
         """Return the whole text, without the secrets of the options."""
-        return text if self._pattern is None else self._pattern.sub(_BLANK, text)
+        return text if self._pattern is None else self._pattern.sub(BLANK, text)
 
 
 def _secrets(options: ServerOptions) -> Iterator[str]:
@@ -71,6 +72,14 @@ def _secrets(options: ServerOptions) -> Iterator[str]:
             if len(part) >= (_MIN_NAMED_SECRET if _SECRET_NAME.search(name) else _MIN_SECRET):
                 yield part
     yield from _url_secrets(options.url)
+    if options.auth is not None:
+        yield from _auth_secrets(options.auth)
+
+
+def _auth_secrets(auth: OAuthClientOptions) -> Iterator[str]:
+    provider = auth.identity_provider
+    given = (auth.client_secret, auth.private_key, "" if provider is None else provider.client_secret)
+    yield from (secret for secret in given if len(secret) >= _MIN_NAMED_SECRET)
 
 
 def _named_args(args: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -222,7 +222,8 @@ class SessionConnections:
             kind = (handshake.discover, to_json(handshake.capabilities))
             found = next((one for one in self._entries.values() if one.key == kind and one.is_free), None)
             return found or self._open(ctx, kind, handshake, exclusive=True)
-        key = (*session, is_modern)
+        auth = self._options.auth
+        key = (*session, is_modern, "" if auth is None else auth.rights(ctx.caller.scopes))
         entry = self._entries.get(key)
         if entry is None or entry.channel.closed.is_set:
             entry = self._open(ctx, key, self._handshake(_declared(client), modern=is_modern), exclusive=False)

@@ -84,7 +84,7 @@ async def _open_events(
             if not response.is_success:
                 body = await response.aread()
                 reason = http_transport.describe_status(response.status_code, response.headers, body, sse=True)
-                raise ExchangeError(FailureKind.STATUS, redact(reason))
+                raise ExchangeError(FailureKind.STATUS, redact(http_transport.without_token(response.request, reason)))
             kind = response.headers.get("content-type", "")
             if not kind.lower().startswith(_HEADERS["accept"]):
                 reason = f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}"
