@@ -206,7 +206,7 @@ def test_an_override_with_an_impossible_value_is_refused_where_it_is_made() -> N
         ToolOverride(name="")
     with pytest.raises(InvalidRequest, match="one of these"):
         ArgumentOverride(fixed=None, default=1)
-    with pytest.raises(InvalidRequest, match="overrides must be a mapping of texts to ToolOverride objects"):
+    with pytest.raises(InvalidRequest, match="overrides must be a mapping of strings to ToolOverride objects"):
         ServerOptions(name="a", command="run", overrides={"b": {"name": "c"}})  # type: ignore[dict-item]  # the mistake
 
 
