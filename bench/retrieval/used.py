@@ -12,7 +12,7 @@ from typing import Any
 from sets import HELD_OUT, LARGE, Set
 
 from toolcrib.cli.files import FileSearch, without_thresholds
-from toolcrib.gateway.used_tools import UsedTools
+from toolcrib.gateway.sessions import UsedTools
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import DEPTH, SEED, LabelledQuery, score
 from toolcrib.search.options import SearchOptions

@@ -10,7 +10,7 @@ import pytest
 from tests.console.support import Browser, console_app, words
 
 from toolcrib.app import App
-from toolcrib.console.proposals import RankChange, Sought, propose
+from toolcrib.console.usage import RankChange, Sought, propose
 from toolcrib.errors import StateUnavailable, ToolcribError
 from toolcrib.options import GatewayOptions
 from toolcrib.search.options import SearchOptions

@@ -11,8 +11,7 @@ import pytest
 
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions, SessionOptions
-from toolcrib.gateway.sessions import forget_used
-from toolcrib.gateway.used_tools import HALF_LIFE_S, UsedTools
+from toolcrib.gateway.sessions import HALF_LIFE_S, UsedTools, forget_used
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore

@@ -133,7 +133,7 @@ class ConsoleSessions:
         tokens = self._tokens()
         if tokens and self._only_tokens and not any(self._scope in token.scopes for token in tokens):
             raise SettingsError(
-                f'Nobody can sign in to the console: no token has the scope "{self._scope}".',
+                f'No one can sign in to the console: no token has the scope "{self._scope}".',
                 hint=f'Add scopes = ["{self._scope}"] to the token of a person in http.tokens.',
             )
 

@@ -1,25 +1,127 @@
-"""What each session used, so that its next search ranks those tools higher.
+"""What each session used, and each caller over all sessions, so that the next search ranks those tools higher.
 
 A session is the client's own, or one that the client names with a handle (`_meta["toolcrib/session"]`); it always
 belongs to one caller, so another caller's handle gives access to nothing. A new turn begins with a search after a
 pause, or with another value of `_meta["toolcrib/turn"]`, which a host sends when its user starts something new.
 Nothing is remembered for anonymous requests without a session and without a handle: they may come from different
-people.
+people. Of a caller, a tool counts once for each session that used it with success, and less with the time since then.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from toolcrib.discovery.session import Session
 from toolcrib.gateway.options import SessionOptions
-from toolcrib.gateway.used_tools import UsedToolsRecorder, used_table
 from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.state.base import StateCodec, StateStore, StateTable
-from toolcrib.types import JSON, Context
+from toolcrib.types import JSON, Caller, Context
+
+USED_TABLE: Final = "used tools"
+"""The durable table with what each caller used, by `caller_key`."""
+
+HALF_LIFE_S: Final = 30 * 86_400.0
+"""The time after which a use counts half as much, in seconds."""
+_MAX_TOOLS: Final = 256
+"""Tools of each caller; those that count least are forgotten first."""
+_LEAST: Final = 0.05
+"""What counts less is forgotten: a single use after about four months."""
+_PER_DOUBLING: Final = 0.25
+_MOST: Final = 1.75
+_NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    count: float
+    """How many sessions used it, each weighted by its age at `last`."""
+    last: float
+    """When a session used it last, in seconds since the epoch."""
+
+    def at(self, now: float) -> float:
+        """The count at a moment."""
+        return self.count * math.exp2(-max(0.0, now - self.last) / HALF_LIFE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTools:
+    """The tools that one caller used, by id."""
+
+    uses: Mapping[str, _Use] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.uses)
+
+    def with_use(self, tool_id: str, now: float) -> "UsedTools":
+        """These, after one more session used a tool. Those that count least go if there are too many."""
+        known = self.uses.get(tool_id)
+        fresh = _Use(1.0 + (0.0 if known is None else known.at(now)), now)
+        kept = {id_: use for id_, use in self.uses.items() if id_ != tool_id and use.at(now) >= _LEAST}
+        if len(kept) >= _MAX_TOOLS:
+            del kept[min(kept, key=lambda id_: kept[id_].at(now))]
+        return UsedTools({**kept, tool_id: fresh})
+
+    def without(self, tool_id: str) -> "UsedTools":
+        """These, without one tool."""
+        return UsedTools({id_: use for id_, use in self.uses.items() if id_ != tool_id})
+
+    def boosts(self, now: float) -> Mapping[str, float]:
+        """What to multiply the odds of each tool with in a search, by id: 1.25 after one session, at most 1.75.
+
+        >>> UsedTools().with_use("git:log", 0.0).boosts(now=0.0)
+        {'git:log': 1.25}
+        """
+        return {id_: min(_MOST, 1.0 + _PER_DOUBLING * math.log2(1.0 + use.at(now))) for id_, use in self.uses.items()}
+
+
+def _encode_uses(used: UsedTools) -> JSON:
+    return {id_: [round(use.count, 3), round(use.last, 3)] for id_, use in used.uses.items()}
+
+
+def _decode_uses(saved: Any) -> UsedTools:
+    return UsedTools({str(id_): _Use(float(count), float(last)) for id_, (count, last) in saved.items()})
+
+
+def used_table(state: StateStore, callers: int | None = None) -> StateTable[UsedTools]:
+    """The table of what each caller used, of at most that many callers."""
+    return state.table(
+        USED_TABLE, StateCodec(_encode_uses, _decode_uses), max_entries=callers, durable=True, batched=True
+    )
+
+
+def caller_key(caller: Caller) -> str:
+    """The key of a caller in the table."""
+    return json.dumps(caller.key)
+
+
+class UsedToolsRecorder:
+    """Records what callers use, and gives each caller what they used; does nothing unless it is enabled."""
+
+    def __init__(
+        self, state: StateStore, *, enabled: bool, callers: int, wall: Callable[[], float] = time.time
+    ) -> None:
+        """`callers` bounds how many callers are remembered; `wall` counts seconds since the epoch."""
+        self._table = used_table(state, callers) if enabled else None
+        self._wall = wall
+
+    async def record(self, caller: Caller, tool_id: str) -> None:
+        """Record that one more session of the caller used a tool with success."""
+        if self._table is not None:
+            now = self._wall()
+            await self._table.update(
+                caller_key(caller), lambda used: ((used or UsedTools()).with_use(tool_id, now), None)
+            )
+
+    async def boosts(self, caller: Caller) -> Mapping[str, float]:
+        """What to multiply the odds of each tool with, by id; nothing for an unknown caller."""
+        used = None if self._table is None else await self._table.get(caller_key(caller))
+        return _NOTHING if used is None else used.boosts(self._wall())
+
 
 _T = TypeVar("_T")
 

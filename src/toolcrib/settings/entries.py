@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_args
-from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field
 
@@ -40,6 +39,7 @@ from toolcrib.settings.validation import (
     kind,
     known_keys,
     snake,
+    url_problem,
     validate,
 )
 from toolcrib.upstream.options import LintMode, ProtocolName, ServerOptions, SessionMode, TransportName, TrustMode
@@ -592,15 +592,3 @@ class EntryReader:
     def _denies_nothing(self, name: str) -> bool:
         """Whether a key only takes tools away, and names none."""
         return bool(_DENYING.search(name)) and not (self.entry.model_extra or {})[name]
-
-
-def url_problem(url: str) -> str:
-    """What is wrong with a url, or an empty string."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return "is not a url"
-    if parts.scheme not in ("http", "https"):
-        return "must begin with http:// or https://"
-    return "" if parts.hostname else "must name a host"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -338,3 +339,15 @@ def display(value: Any) -> str:
 def kind(value: Any) -> str:
     """The kind of a value, without the value."""
     return next((name for types, name in _KINDS if isinstance(value, types)), "a date or time")
+
+
+def url_problem(url: str) -> str:
+    """What is wrong with a url, or an empty string."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return "is not a url"
+    if parts.scheme not in ("http", "https"):
+        return "must begin with http:// or https://"
+    return "" if parts.hostname else "must name a host"

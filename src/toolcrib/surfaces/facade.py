@@ -9,27 +9,25 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from math import inf
-from re import compile as pattern
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import anyio
 
 from toolcrib.catalog.catalog import SEARCH_HINT, Page, page
-from toolcrib.errors import AmbiguousName, NameCollision, NotStarted, ToolcribError, ToolNotFound
+from toolcrib.errors import AmbiguousName, NotStarted, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import SEARCH_ELSEWHERE_HINT, Gateway
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.tasks import takes_tasks
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
 from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.providers.accounts import is_group_tool
-from toolcrib.providers.base import Backend
 from toolcrib.resources.uris import with_public_apps
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.public_names import Collision, PublicNames, assign_bare_names
 from toolcrib.surfaces.reply import error_result
 from toolcrib.surfaces.results import MAX_RESULT_CHARS_META, Continuation, ResultBudget
-from toolcrib.types import BackendKind, Context, Key, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
+from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +36,6 @@ SEARCH_INTRODUCTION: Final = (
 )
 READ_ONLY_HINTS: Final[Object] = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
 SIDE_EFFECT_HINTS: Final[Object] = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
-PUBLIC_NAME: Final = pattern(r"[A-Za-z0-9_-]{1,64}")
-"""Names that every client accepts."""
-REMEDY: Final = "Set prefix = true, or leave one out with allowedTools."
 
 _HINTS_WITHOUT_SEARCH: Final[Mapping[str, str]] = {
     SEARCH_HINT: "List the tools to see which there are.",
@@ -53,7 +48,6 @@ _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 _HEADER_MARK: Final = "x-mcp-header"
 _KEYS_BYTES: Final = 100
 """Bytes that the keys of a list entry take."""
-_KINDS: Final = tuple(BackendKind)
 _LISTED_MEMO: Final = "facade.listed"
 _GRACE_S: Final = 5.0
 """How long after the start a name collision stops the app, in seconds; later ones are logged."""
@@ -154,75 +148,6 @@ class ListedTool:
     """Approximate size in a list, in bytes."""
     fingerprint: bytes
     """Equal fingerprints mean equal entries."""
-
-
-# -- public names ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Collision:
-    """Two listed tools, or a meta-tool and a listed tool, that claim the same name."""
-
-    name: str
-    first: str
-    """The id of the tool that gets the name."""
-    tool: Tool
-    """The other one, which is not listed."""
-
-    def error(self) -> NameCollision:
-        """An error that names both."""
-        return NameCollision(f"{self.first} and {self.tool.id} both claim the name {self.name}.", hint=REMEDY)
-
-    def reason(self) -> str:
-        """Why the other one is not listed."""
-        return f"it is not listed, because {self.first} has the name {self.name}; {REMEDY[0].lower()}{REMEDY[1:]}"
-
-
-@dataclass(frozen=True, slots=True)
-class PublicNames:
-    """The names of the listed tools of a view."""
-
-    tools: Mapping[str, Tool]
-    """By name."""
-    collisions: tuple[Collision, ...] = ()
-
-    def excluded(self) -> dict[Key, str]:
-        """For each tool without a name, why it is not listed."""
-        return {collision.tool.key: collision.reason() for collision in self.collisions}
-
-
-def assign_bare_names(view: View, shown: Sequence[Tool], metas: Collection[str], order: Sequence[str]) -> PublicNames:
-    """Assign names without namespaces, except to tools whose bare name is not a `PUBLIC_NAME`.
-
-    When tools collide, a meta-tool takes precedence, then a function, then a provider, then servers in the given order.
-    Tools of the request come last, and get their full name instead.
-    """
-    places = {name: place for place, name in enumerate(order)}
-    ranked = sorted(shown, key=lambda tool: (*_rank(view, tool, places), tool.id))
-    tools: dict[str, Tool] = {}
-    owners = dict.fromkeys(metas, "")
-    collisions: list[Collision] = []
-    for tool in ranked:
-        of_request = view.position(tool.key) is None or tool.key in view.shadowed
-        wire = view.wire_name(tool)
-        wanted = [tool.name] if PUBLIC_NAME.fullmatch(tool.name) else [wire]
-        name = next((one for one in ([*wanted, wire] if of_request else wanted) if one not in owners), None)
-        if name is None:
-            collisions.append(Collision(wanted[0], owners[wanted[0]] or f"the meta-tool {wanted[0]}", tool))
-        else:
-            owners[name], tools[name] = tool.id, tool
-    return PublicNames(tools, tuple(collisions))
-
-
-def _rank(view: View, tool: Tool, places: Mapping[str, int]) -> tuple[float, float]:
-    position = None if tool.key in view.shadowed else view.position(tool.key)
-    if position is None:
-        return inf, inf
-    first: Backend = view.snapshot.backends[position][0]
-    return _KINDS.index(first.kind), places.get(first.name, inf) if first.kind is BackendKind.MCP else 0
-
-
-# -- the facade ------------------------------------------------------------------------------------------------------
 
 
 class ToolFacade:
