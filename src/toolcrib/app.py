@@ -71,8 +71,9 @@ from toolcrib.types import (
     Tool,
     ToolResult,
 )
-from toolcrib.upstream.fleet import Fleet, ServerManager
+from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.server_manager import ServerManager
 from toolcrib.usage.counts import UsageReport
 
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."

@@ -92,7 +92,7 @@ def test_the_demo_runs_to_its_end_on_real_servers() -> None:
         [sys.executable, "-m", "toolcrib", "demo"], capture_output=True, text=True, timeout=400, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    last = shlex.split(ran.stdout.split("Try its servers yourself: ")[1])
+    last = shlex.split(ran.stdout.split("Try these servers yourself: ")[1])
     assert Path(last[-1]).is_file()
     assert Path(last[0]).name == "toolcrib"
     assert '"example"' not in ran.stdout

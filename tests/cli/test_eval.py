@@ -200,7 +200,7 @@ def test_a_comparison_for_people_names_the_queries_that_changed(command: Command
     ("words", "said"),
     [
         (("--compare",), "--compare needs --keywords, --describe, --past or --embedder"),
-        (("--past", "queries.jsonl"), "each would find itself"),
+        (("--past", "queries.jsonl"), "each query would find itself"),
         (("--past", "no.jsonl"), "no.jsonl: cannot be read"),
         (("--keywords", "no.toml"), "no.toml"),
         (("--describe", "no_such_module:f"), "no_such_module:f cannot be loaded"),

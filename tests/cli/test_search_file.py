@@ -238,7 +238,7 @@ def test_a_line_separator_inside_a_text_does_not_end_its_line(tmp_path: Path) ->
         ('{"name": ""}', "file:1: name is empty."),
         ('{"name": "a"}\n{"name": 3}\n', "file:2: name must be a string, not a number."),
         ('{"name": "a", "parameters": []}', "file:1: parameters must be a JSON object, not a list."),
-        ('{"name": "a", "inputSchema": "x"}', "file:1: inputSchema must be a JSON object, not a text."),
+        ('{"name": "a", "inputSchema": "x"}', "file:1: inputSchema must be a JSON object, not a string."),
         ('{"name": "a", "description": true}', "file:1: description must be a string, not true or false."),
         ('{"name": "a", "tags": "x"}', "file:1: tags must be a list of strings."),
         ('[{"name": "a"}, null]', "file: item 2: is null, not a JSON object."),

@@ -375,9 +375,9 @@ async def test_absent_arguments_take_the_schemas_defaults() -> None:
     ("handler", "said"),
     [
         (lambda: 1, 'no parameter for the property "a"'),
-        (lambda a, b, c: 1, '"c" is no property'),
-        (lambda one, two: 1, '"one" is no property'),
-        (lambda ctx, one, two: 1, '"one" is no property'),
+        (lambda a, b, c: 1, '"c" is not a property'),
+        (lambda one, two: 1, '"one" is not a property'),
+        (lambda ctx, one, two: 1, '"one" is not a property'),
         (functools.partial(lambda a, b: 1, b=2), 'property "b" cannot reach it'),
         (lambda *names: 1, "cannot be passed by name"),
     ],

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.sandbox.conftest import Servers
 
 from toolcrib.errors import SandboxUnavailable
-from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError, process
-from toolcrib.sandbox import conversation as frames
+from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError, frames, process
 
 READY, BEGUN = b"\0\0\0\1r", b"\0\0\0\1b"
 LIMITS = Limits(wall_s=20, stall_s=0.5, calls=5, inflight=2)
@@ -150,7 +149,7 @@ async def test_a_worker_that_never_reads_is_ended(evil: Path, servers: Servers) 
 async def test_workers_that_end_before_they_start_make_the_sandbox_unavailable(evil: Path, servers: Servers) -> None:
     _write(evil, f"import os; os.write(1, {READY!r}); os.read(0, 4)")
     async with LuaSandbox(options=SandboxOptions(zygote=False, pool=1)) as box:
-        with anyio.fail_after(30), pytest.raises(SandboxUnavailable, match="before they begin"):
+        with anyio.fail_after(30), pytest.raises(SandboxUnavailable, match="before they are ready"):
             await box.run("return 1", servers.tools())
 
 

@@ -18,8 +18,7 @@ from tests.sandbox.conftest import QUICK, Servers
 from tests.sandbox.test_escaped import BEGUN, EVIL, READY
 
 from toolcrib.errors import SandboxUnavailable
-from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, process
-from toolcrib.sandbox import conversation as frames
+from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, frames, process
 from toolcrib.sandbox.calls import ScriptCalls, Tools
 from toolcrib.sandbox.languages import LUA, ServerNames, find_calls
 

@@ -22,8 +22,9 @@ from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import ServerState
 from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog
-from toolcrib.upstream.fleet import RemoteServer, ServerManager
+from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.server_manager import ServerManager
 
 V = TypeVar("V")
 R = TypeVar("R")

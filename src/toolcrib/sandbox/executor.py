@@ -14,7 +14,8 @@ import anyio
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import process
 from toolcrib.sandbox.calls import Pauses, Schemas, ScriptCalls, Tools
-from toolcrib.sandbox.conversation import Conversation, ProtocolError, WorkerLost, read_frame
+from toolcrib.sandbox.conversation import Conversation, WorkerLost
+from toolcrib.sandbox.frames import ProtocolError, read_frame
 from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, find_calls, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.process import ScriptProcess, WorkerKind, spawn_worker

@@ -1,4 +1,4 @@
-"""The ASGI app around an MCP endpoint: routing, guards, authentication, request providers and error responses.
+"""The ASGI app around an MCP endpoint: routing, guards, authentication and request providers.
 
 Serve it by itself or mount it in another app. It does not know which transport its endpoint speaks. A rejected request
 gets a JSON-RPC error, because SDK clients show its message whatever the HTTP status, and ignore any other body.
@@ -7,9 +7,8 @@ gets a JSON-RPC error, because SDK clients show its message whatever the HTTP st
 import contextlib
 import inspect
 import logging
-import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_types import METHOD_NOT_FOUND
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -39,12 +38,10 @@ from toolcrib.errors import (
     RateLimited,
     ServerUnavailable,
     StateUnavailable,
-    ToolcribError,
 )
 from toolcrib.providers.adapters import adapt
 from toolcrib.server.auth import (
     CALLER_KEY,
-    CHALLENGE,
     OWN_CREDENTIAL_KEY,
     STEP_UP_KEY,
     HostRules,
@@ -60,10 +57,11 @@ from toolcrib.server.auth import (
 )
 from toolcrib.server.context import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
 from toolcrib.server.direct import DirectMethods
+from toolcrib.server.error_responses import body_too_large, error_response, forbidden, unauthorized
 from toolcrib.server.front import Front, cancellable
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
-from toolcrib.types import Authenticator, AuthenticatorWithChallenge, Caller, ToolProvider
+from toolcrib.types import Authenticator, Caller, ToolProvider
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +90,6 @@ _RESOLVERS_KEY: Final = "toolcrib.caller_resolvers"
 """ASGI scope key: pairs of a `ResolveCallerProviders` to run after authentication, and the scope key for its result."""
 
 _BAD_REQUEST: Final = 400
-_SERVER_ERROR: Final = 500
 _BODY_HEADERS: Final = frozenset({"content-length", "content-type"})
 _JSON: Final = "application/json"
 _VALIDATION_DUMP: Final = b'"message":"Validation error: '
@@ -539,58 +536,6 @@ class _StreamResponse:
         """End a response that was begun and not ended."""
         if self._is_open:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def unauthorized(
-    error: NotAuthenticated, authenticator: Authenticator | None = None, scope: Scope | None = None
-) -> JSONResponse:
-    """A 401 response, with the authenticator's own challenge where it has one."""
-    return error_response(401, error, headers={"WWW-Authenticate": _challenge(error, authenticator, scope)})
-
-
-def forbidden(error: InsufficientScope, authenticator: Authenticator, scope: Scope) -> JSONResponse:
-    """A 403 response that names the scopes that are needed."""
-    return error_response(403, error, headers={"WWW-Authenticate": _challenge(error, authenticator, scope)})
-
-
-def _challenge(
-    error: NotAuthenticated | InsufficientScope, authenticator: Authenticator | None, scope: Scope | None
-) -> str:
-    if scope is not None and isinstance(authenticator, RequestAuthenticator):
-        return authenticator.challenge_for(scope, error)
-    if isinstance(authenticator, AuthenticatorWithChallenge) and isinstance(error, NotAuthenticated):
-        return authenticator.challenge(error)
-    return CHALLENGE
-
-
-def error_response(
-    status: int, error: ToolcribError, *, headers: Mapping[str, str] | None = None, code: int | None = None
-) -> JSONResponse:
-    """An HTTP response whose JSON-RPC error has the error and its hint as `message`, and its payload as `data`.
-
-    Without `code`, the JSON-RPC error code follows from the status. An error that says when to try again says so in the
-    header `Retry-After` too.
-
-    >>> error_response(413, InvalidRequest("Too large.", hint="Send less.")).body[:88].decode()
-    '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Too large. Send less.","dat'
-    """
-    if code is None:
-        code = INTERNAL_ERROR if status >= _SERVER_ERROR else INVALID_REQUEST
-    content = {"code": code, "message": str(error), "data": error.payload()}
-    if (after_s := error.data.get("retry_after_s")) is not None:
-        headers = {"Retry-After": str(math.ceil(after_s)), **(headers or {})}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": content}, status_code=status, headers=headers)
-
-
-def body_too_large(options: HttpOptions, size: int | None = None) -> InvalidRequest:
-    """The error for a body that has too many bytes or, if it is of this size and that is allowed, too many values."""
-    what, setting = f"is larger than {options.max_body_bytes:,} bytes", "http.max_body_bytes"
-    if size is not None and size <= options.max_body_bytes:
-        what, setting = f"holds more than {options.max_body_nodes:,} values", "http.max_body_nodes"
-    return InvalidRequest(
-        f"The request {what}; nothing was run.",
-        hint=f"Send less at once, or raise {setting} in the server's settings.",
-    )
 
 
 class ErrorMiddleware:

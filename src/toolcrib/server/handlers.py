@@ -40,7 +40,7 @@ from toolcrib.server.context import (
     with_replica,
 )
 from toolcrib.server.dormant import DormantSessions
-from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
+from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.sdk_workarounds import (
     EntryCache,
     NotifyingServer,
@@ -50,6 +50,7 @@ from toolcrib.server.sdk_workarounds import (
     may_send_requests,
     restore_large_parts,
 )
+from toolcrib.server.subscriptions import SubscriptionHandlers
 from toolcrib.server.tasks import TaskHandlers, has_tasks
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.reply import error_result

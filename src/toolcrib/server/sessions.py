@@ -24,10 +24,10 @@ from pydantic_core import from_json, to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import ExecutionFailed
-from toolcrib.server.asgi import error_response
 from toolcrib.server.connections import RateLimitedLog
 from toolcrib.server.context import SESSION_HEADER, request_caller
 from toolcrib.server.dormant import DormantSessions
+from toolcrib.server.error_responses import error_response
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.replicas import Replicas
 from toolcrib.types import LOCAL, Object

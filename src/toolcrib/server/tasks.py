@@ -16,8 +16,8 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, methods
 from toolcrib.containment import isolate
 from toolcrib.gateway.nested_calls import RunCall
 from toolcrib.server.context import RequestContext, as_mcp_errors, as_server_errors, to_call_context, to_context
-from toolcrib.server.notifications import session_queue
 from toolcrib.server.sdk_workarounds import may_send_requests
+from toolcrib.server.subscriptions import session_queue
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.types import Context, Object, ToolResult
 from toolcrib.upstream.negotiation import TASKS_VERSION
