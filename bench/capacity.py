@@ -34,7 +34,7 @@ _AT_ONCE: Final = 16
 _TOOLS: Final = (50, 10_050)
 """Of the upstream, for the memory a tool takes."""
 _MIXED: Final = {"call": 14, "search": 4, "session": 2}
-_QUERIES: Final = ("send a text back", "the tool number four", "repeat what I say", "tool other_17")
+_QUERIES: Final = ("echo a text", "the tool number four", "repeat what I say", "tool other_17")
 _RATES: Final = (10, 1_000, 100_000)
 """Calls a second for which the cores are printed."""
 _START_S: Final = 90

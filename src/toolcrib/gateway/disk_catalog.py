@@ -28,7 +28,7 @@ CallTool = Callable[[Context, Tool, Object], Awaitable[ToolResult | JSON]]
 
 
 class SearchableTools(Protocol):
-    """What is used of a `toolcrib.DiskIndex`."""
+    """What `DiskTools` uses of an index: of a `toolcrib.DiskIndex`, or another one."""
 
     def search(self, request: SearchRequest) -> SearchReply:
         """Search."""
@@ -38,6 +38,10 @@ class SearchableTools(Protocol):
 
     def get(self, id_: str) -> Tool | None:
         """Return the tool with an id, or None."""
+
+
+class ChangeableTools(SearchableTools, Protocol):
+    """What `DiskCatalog` uses of a `toolcrib.DiskIndex`."""
 
     def update(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> int:
         """Add and remove tools."""
@@ -99,7 +103,7 @@ class DiskCatalog(Provider):
         import_module("toolcrib.large.postings").load_tantivy()
         self._folder = folder
         self._options = {"options": options, "lexicon": lexicon}
-        self._index: SearchableTools | None = None
+        self._index: ChangeableTools | None = None
         self._lock = threading.Lock()
         self._tools: tuple[Tool, ...] = ()
         """The tools of all providers, each key once."""
@@ -118,7 +122,7 @@ class DiskCatalog(Provider):
         with self._lock:
             if self._index is None:
                 self._index = import_module("toolcrib.large.disk").DiskIndex(self._folder, **self._options)
-            index: SearchableTools = self._index
+            index: ChangeableTools = self._index
             owned = _owned_tools(offers)
             tools = tuple(tool for _, some in owned for tool in some)
             if settled and not self._is_clean:

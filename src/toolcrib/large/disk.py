@@ -4,14 +4,12 @@ In memory are the words with their statistics, and sixteen bytes for each tool: 
 are found by meaning too. A search reads the records of some hundred candidates, and the definitions of its hits.
 """
 
-import json
 import shutil
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -27,7 +25,16 @@ from toolcrib.checks import checked
 from toolcrib.errors import AmbiguousName, SettingsError, StateUnavailable, ToolNotFound
 from toolcrib.large.dictionary import Dictionary, WordSegments
 from toolcrib.large.postings import Postings, load_tantivy
-from toolcrib.large.records import AnalyzedSlice, Record, analyze, cosines, count_words, join_records, weights_of
+from toolcrib.large.records import (
+    AnalyzedSlice,
+    Record,
+    analysis_mark,
+    analyze,
+    cosines,
+    count_words,
+    join_records,
+    weights_of,
+)
 from toolcrib.large.store import (
     StoredTool,
     ToolStore,
@@ -120,7 +127,7 @@ class DiskIndex:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     def _check_meta(self) -> None:
-        made = {"format": str(FORMAT), "analysis": _analysis_mark(self._options)}
+        made = {"format": str(FORMAT), "analysis": analysis_mark(self._options)}
         known = self._store.meta()
         if not known.keys() & made.keys():
             with self._store.transaction() as writer:
@@ -500,11 +507,3 @@ def _noting_ids(tools: Iterable[Tool], seen: set[bytes]) -> Iterator[Tool]:
 def _id_mark(id_: str) -> bytes:
     """Eight bytes for an id, since a set of a million ids would take more room than the index."""
     return blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-def _analysis_mark(options: SearchOptions) -> str:
-    """A hash of what the records depend on."""
-    fields = [asdict(field) for field in options.fields]
-    vectors = default_semantic_model().table.word_vectors(["tool", "search", "file"])
-    parts = [fields, options.k1, np.rint(vectors * 100).astype(int).tolist()]
-    return blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()

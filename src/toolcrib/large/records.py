@@ -4,8 +4,10 @@ A record belongs to one tool. Its words are numbers of a `Dictionary`, so record
 joined to a segment, which is ranked like one that was built from their definitions.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +17,15 @@ import numpy.typing as npt
 from toolcrib.large.dictionary import Dictionary, WordCounts
 from toolcrib.search.analysis import FIELD_COUNT, Ints, Vocabulary, WordOccurrences
 from toolcrib.search.embedding import unknown_rows
-from toolcrib.search.features import SIMHASH_BITS, WORD_SLOTS, EmbeddedTools, SemanticModel, ToolFeatures, WordFeatures
+from toolcrib.search.features import (
+    SIMHASH_BITS,
+    WORD_SLOTS,
+    EmbeddedTools,
+    SemanticModel,
+    ToolFeatures,
+    WordFeatures,
+    default_semantic_model,
+)
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.segment import Segment
 from toolcrib.search.text import WHOLE_NAME
@@ -281,3 +291,11 @@ def weights_of(record: Record, dictionary: Dictionary, dim: int) -> dict[str, fl
             stem = dictionary.stem_of(word)
             found[stem] = found.get(stem, 0.0) + count * float(norms[field])
     return found
+
+
+def analysis_mark(options: SearchOptions) -> str:
+    """A hash of what the records depend on."""
+    fields = [asdict(field) for field in options.fields]
+    vectors = default_semantic_model().table.word_vectors(["tool", "search", "file"])
+    parts = [fields, options.k1, np.rint(vectors * 100).astype(int).tolist()]
+    return blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
