@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import anyio.lowlevel
 import mcp_types
+from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
@@ -99,6 +100,8 @@ class ToolServer(NotifyingServer):
         self.changes = changes
         self.dormant = DormantSessions()
         """What lets its sessions over HTTP become dormant."""
+        self.connections: dict[str, Connection] = {}
+        """Those of sessions over HTTP, by id."""
         self.tools = ToolHandlers(facade, lambda: self.server_info_stamp)
         self.observed = None if observe is None else _observed(observe)
         """Middleware that observes each request."""
@@ -109,6 +112,19 @@ class ToolServer(NotifyingServer):
 
     def _tool_handlers(self) -> tuple[object, object]:
         return self.get_request_handler("tools/list"), self.get_request_handler("tools/call")
+
+    async def note_session(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: know the connection of a session that opens, until it ends."""
+        result = await call_next(ctx)
+        connection = connection_of(ctx)
+        if connection.session_id is not None:
+            self.connections[connection.session_id] = connection
+            connection.exit_stack.callback(self._forget_session, connection.session_id, connection)
+        return result
+
+    def _forget_session(self, session_id: str, connection: Connection) -> None:
+        if self.connections.get(session_id) is connection:  # a session that was dormant has another one by now
+            del self.connections[session_id]
 
     def complete(self, middleware: Sequence[ServerMiddleware[Any]]) -> None:
         """Use this middleware."""
@@ -152,6 +168,7 @@ def make_server(
     rules: list[_Rule] = [
         *((lambda _: TRACING.is_on, middleware) for middleware in server.middleware),
         (lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
+        (lambda ctx: ctx.method == "initialize", server.note_session),
         (lambda ctx: ctx.method == "tools/list" and may_send_requests(ctx), handlers.list_tools_encoded),
         (lambda ctx: ctx.method in _LARGE_METHODS, restore_large_parts),
         (tasks.is_task_call, tasks.start),

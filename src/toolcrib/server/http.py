@@ -29,6 +29,7 @@ from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.replicas import ReplicaEndpoint, Replicas
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
+from toolcrib.server.session_calls import BODY_KEY, SessionCalls
 from toolcrib.server.sessions import SessionManager
 from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator, Object
@@ -131,7 +132,10 @@ class StreamableHttpEndpoint:
         """Hold sessions, which end with this context."""
         limit = self._options.max_body_bytes
         dormant = self._server.dormant if isinstance(self._server, ToolServer) else None
-        plain = SessionManager(self._server, self._options, self._replicas, dormant)
+        calls = None
+        if isinstance(self._server, ToolServer):
+            calls = SessionCalls(self._server, self._server.connections)
+        plain = SessionManager(self._server, self._options, self._replicas, dormant, calls)
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)
         async with plain.run(), events.run():
             self._managers = (plain, events)
@@ -185,7 +189,11 @@ class StreamableHttpEndpoint:
             return
         request = _SessionRequest(scope, ReplayBody(body, receive), send, session, body)
         splicer = Splicer(request.respond)
-        more: dict[str, Any] = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: splicer.splices}
+        more: dict[str, Any] = {
+            BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0,
+            SPLICES_KEY: splicer.splices,
+            BODY_KEY: body,
+        }
         if _EVENT_STREAM in headers.get("accept", ""):
             more[EVENTS_KEY] = request.notify
         await app({**scope, **more}, request.receive, splicer)

@@ -30,6 +30,7 @@ from toolcrib.server.dormant import DormantSessions
 from toolcrib.server.error_responses import error_response
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.replicas import Replicas
+from toolcrib.server.session_calls import SessionCalls
 from toolcrib.types import LOCAL, Object
 
 logger = logging.getLogger(__name__)
@@ -75,9 +76,14 @@ class _Session:
 class _TransportManager(StreamableHTTPSessionManager):
     """The SDK's session manager, for sessions that may have several transports, one after the other."""
 
+    calls: SessionCalls | None = None
+    """What answers requests of sessions beside their transports."""
+
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         """Stop tracking the session, unless it has another transport by now; in any case, end this transport."""
         if self._server_instances.get(session_id, transport) is transport:
+            if self.calls is not None:
+                self.calls.end(session_id)
             await super()._discard_session(session_id, transport)
         elif not transport.is_terminated:
             with anyio.CancelScope(shield=True):
@@ -93,12 +99,14 @@ class SessionManager:
         options: HttpOptions,
         replicas: Replicas | None = None,
         dormant: DormantSessions | None = None,
+        calls: SessionCalls | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`replicas` are the processes that serve the same address, if there may be others: they share the sessions.
 
-        Without `dormant`, which the server has to know, no session becomes dormant. `clock` counts seconds.
+        Without `dormant`, which the server has to know, no session becomes dormant. `calls` answers what needs no
+        transport. `clock` counts seconds.
         """
         self._options = options
         self._replicas = replicas
@@ -113,6 +121,7 @@ class SessionManager:
             max_sessions=None,
             session_idle_timeout=min(_FIRST_USE_S, options.session_idle_s),
         )
+        self._calls = self._manager.calls = calls
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         """By id, the one used longest ago first."""
         self._owned: dict[_Owner, OrderedDict[str, None]] = {}
@@ -178,11 +187,26 @@ class SessionManager:
             transport._idle_timeout = self._options.session_idle_s  # noqa: SLF001 - it was opened with less
         session.requests += 1
         try:
-            await self._manager.handle_request(scope, receive, send)
+            if not await self._answered(session_id, transport, scope, receive, send):
+                await self._manager.handle_request(scope, receive, send)
         finally:
             session.requests -= 1
             session.used = self._clock()
             self._forget_ended(session_id)
+
+    async def _answered(
+        self,
+        session_id: str,
+        transport: StreamableHTTPServerTransport | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> bool:
+        """Answer a request that needs nothing of its transport; false for any other."""
+        if self._calls is None or transport is None or scope["method"] != "POST":
+            return False
+        owner = self._manager._session_owners.get(session_id)  # noqa: SLF001 - the SDK has no public way
+        return _credential(scope) == owner and await self._calls.answer(session_id, transport, scope, receive, send)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -305,8 +329,7 @@ class SessionManager:
 
     async def _wake(self, session_id: str, session: _Session, scope: Scope) -> None:
         """Open a dormant session again for a request, if that has the credential with which it was opened."""
-        user = scope.get("user")
-        if session.credential != (authorization_context(user) if isinstance(user, AuthenticatedUser) else None):
+        if session.credential != _credential(scope):
             return
         lock = self._continuing.setdefault(session_id, anyio.Lock())
         session.requests += 1
@@ -333,9 +356,9 @@ class SessionManager:
         transport = StreamableHTTPServerTransport(
             mcp_session_id=session_id, is_json_response_enabled=True, idle_timeout=manager.session_idle_timeout
         )
-        user = scope.get("user")
-        if isinstance(user, AuthenticatedUser):
-            manager._session_owners[session_id] = authorization_context(user)  # noqa: SLF001 - the SDK has no public way
+        credential = _credential(scope)
+        if credential is not None:
+            manager._session_owners[session_id] = credential  # noqa: SLF001 - the SDK has no public way
         manager._server_instances[session_id] = transport  # noqa: SLF001 - as above
         await manager._serve_opening_request(transport, scope, receive, send)  # noqa: SLF001 - as above
 
@@ -411,6 +434,12 @@ def _owner(scope: Scope) -> _Owner:
     if caller is not LOCAL:
         return caller.key
     return None, None, f"{(scope.get('client') or [''])[0]}"
+
+
+def _credential(scope: Scope) -> AuthorizationContext | None:
+    """What alone may use a session that is opened by this request."""
+    user = scope.get("user")
+    return authorization_context(user) if isinstance(user, AuthenticatedUser) else None
 
 
 def _initialize_params(body: bytes) -> Object | None:

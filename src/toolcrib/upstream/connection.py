@@ -263,7 +263,7 @@ class Connection:
             ctx.client,
             self.messages.logs,
             may_ask=self.messages.may_ask,
-            wants_logs=self.protocol.modern and LOG_LEVEL_META_KEY in ctx.meta,
+            wants_logs=self._wants_logs(ctx),
             limit=limit,
             task="" if ctx.task is None else ctx.task.id,
         )
@@ -287,10 +287,13 @@ class Connection:
             and fast_path.is_usable
             and messages.users == "all"
             and not messages.may_ask
-            and not (self.protocol.modern and LOG_LEVEL_META_KEY in ctx.meta)
             and (client is None or (isinstance(client, SessionClient) and not client.wants_progress))
             and not TRACING.is_on
         )
+
+    def _wants_logs(self, ctx: Context) -> bool:
+        """Whether log messages that come with a response are for the client."""
+        return self.protocol.modern and LOG_LEVEL_META_KEY in ctx.meta
 
     async def call_plain(self, ctx: Context, params: Object, timeout_s: float) -> dict[str, Any] | None:
         """Send such a call, and return its raw result; None if it has to be sent by `request`.
@@ -320,7 +323,13 @@ class Connection:
         """Read a response that is a stream, or a long one: the client may be asked something before its end."""
         if ctx.client is None:
             return await read(None)
-        running = UpstreamExchange(ctx.client, self.messages.logs, may_ask=self.messages.may_ask, limit=limit)
+        running = UpstreamExchange(
+            ctx.client,
+            self.messages.logs,
+            may_ask=self.messages.may_ask,
+            wants_logs=self._wants_logs(ctx),
+            limit=limit,
+        )
         with self.messages.track(running):
             try:
                 return await read(running)

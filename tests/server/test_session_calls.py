@@ -1,0 +1,220 @@
+"""Requests of sessions that are answered without the session's transport get the answers that it would give."""
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from tests.server.conftest import TOKENS, PerTenant, crib, native
+from tests.server.test_direct import RESULTS, TOOLS, run
+
+from toolcrib.server.http import http_app
+from toolcrib.server.options import HttpOptions
+from toolcrib.server.session_calls import SessionCalls
+from toolcrib.types import Context, Object, ToolResult
+
+pytestmark = pytest.mark.anyio
+
+VERSION = "2025-11-25"
+SEEN = {"mcp-session-id", "content-length", "content-type"}
+
+
+@dataclass
+class Session:
+    """A session of an older client, and how many of its requests passed by its transport."""
+
+    http: httpx2.AsyncClient
+    id: str
+    direct: int = 0
+
+    async def post(self, body: Any, **headers: str | None) -> tuple[int, dict[str, str], Any]:
+        sent = {"mcp-session-id": self.id, "mcp-protocol-version": VERSION, **headers}
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        given = {name.replace("_", "-"): value for name, value in sent.items() if value is not None}
+        with anyio.fail_after(20):
+            response = await self.http.post("/mcp", content=content, headers=given)
+        known = {name: value for name, value in response.headers.items() if name in SEEN}
+        return response.status_code, known, response.content
+
+
+@contextlib.asynccontextmanager
+async def session(monkeypatch: pytest.MonkeyPatch, tools: Any = TOOLS, handler: Any = run) -> AsyncIterator[Session]:
+    async with crib(*tools, handler=handler, policy=PerTenant(), surfaces=["direct"]) as served:
+        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        headers = {
+            "host": "127.0.0.1",
+            "authorization": f"Bearer {TOKENS[0].secret}",
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+        }
+        transport = httpx2.ASGITransport(app=app)
+        async with (
+            app.running(),
+            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http,
+        ):
+            client = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}
+            response = await http.post("/mcp", json=opening)
+            opened = Session(http, response.headers["mcp-session-id"])
+            await opened.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            inner = SessionCalls.answer
+
+            async def counted(self: SessionCalls, *args: Any) -> bool:
+                answered = await inner(self, *args)
+                opened.direct += answered
+                return answered
+
+            monkeypatch.setattr(SessionCalls, "answer", counted)
+            yield opened
+
+
+def message(method: str, params: Any = ..., **more: Any) -> dict[str, Any]:
+    whole = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params, **more}
+    return {key: value for key, value in whole.items() if value is not ...}
+
+
+def call(name: str, arguments: Any = ..., **more: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments, **more}
+    return message("tools/call", {key: value for key, value in params.items() if value is not ...})
+
+
+PLAIN = [
+    *(call(name) for name in RESULTS),
+    *(call(name, {}) for name in RESULTS),
+    call("checked", {"text": "x"}),
+    call("checked", {"text": 1}),
+    call("nothing"),
+    call("hidden"),
+    call("plain", []),
+    call("caller", {}, _meta={"toolcrib/session": "s", "k": [1]}),
+    message("tools/list"),
+    message("tools/list", {}),
+    message("tools/list", {"cursor": "none"}),
+    message("tools/list", {"cursor": 5}),
+    message("ping"),
+    message("ping", {}),
+    message("ping", id="text"),
+    message("tools/call"),
+    message("tools/call", {"name": 5}),
+]
+"""What is answered without the transport."""
+ODD: tuple[Any, ...] = (..., None, 1, 1.5, True, "2.0", [], {}, {"a": 1}, 2**70)
+BODIES = [b"", b"{", b"[]", b"null", b"\xff", b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', b'{"id":' * 500]
+
+
+def generated() -> Iterator[tuple[Any, dict[str, str | None]]]:
+    """Requests of which one part or two are unusual, with headers that differ."""
+    for one in PLAIN:
+        yield one, {}
+    for key, value in itertools.product(("jsonrpc", "id", "method", "params", "more"), ODD):
+        yield {name: part for name, part in {**call("plain"), key: value}.items() if part is not ...}, {}
+    for key, value in itertools.product(("name", "arguments", "_meta", "task", "more"), ODD):
+        params = {"name": "plain", "arguments": {}, key: value}
+        yield message("tools/call", {name: part for name, part in params.items() if part is not ...}), {}
+    for key in ("progressToken", "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/logLevel"):
+        for value in (1, "a", None, {}):
+            yield call("plain", {}, _meta={key: value}), {}
+    for body in BODIES:
+        yield body, {}
+    for accept in ("application/json", "text/event-stream", "*/*", "text/html", "", None):
+        yield call("plain"), {"accept": accept}
+    for kind in ("application/json; charset=utf-8", "APPLICATION/JSON", "text/plain", ""):
+        yield call("plain"), {"content_type": kind}
+    for version in ("2025-06-18", "2024-11-05", "2026-07-28", "none", None):
+        yield call("plain"), {"mcp_protocol_version": version}
+    for number in ("unknown", "", None):
+        yield call("plain"), {"mcp_session_id": number}
+    chance = random.Random(5)  # noqa: S311 - the same requests each time
+    for _ in range(120):
+        one = dict(chance.choice(PLAIN))
+        one[chance.choice(["id", "params", "method", "more"])] = chance.choice([*ODD[1:], "tools/list", "ping"])
+        yield one, {}
+
+
+async def test_every_answer_is_that_of_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+    async with session(monkeypatch) as opened:
+        for body, headers in generated():
+            count += 1
+            found = await opened.post(body, **headers)
+            with monkeypatch.context() as patch:
+                patch.setattr(SessionCalls, "answer", _never)
+                assert found == await opened.post(body, **headers), (body, headers)
+        assert opened.direct > len(PLAIN)
+    assert count > 300
+
+
+async def _never(*_: Any) -> bool:
+    return False
+
+
+async def test_plain_requests_pass_by_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with session(monkeypatch) as opened:
+        for place, body in enumerate(PLAIN):
+            await opened.post(body)
+            assert opened.direct == place + 1, body
+        await opened.post(call("plain", {}, _meta={"progressToken": 1}))
+        await opened.post(message("prompts/list"))
+        assert opened.direct == len(PLAIN)
+
+
+@dataclass
+class Slow:
+    """A tool that takes until it is cancelled."""
+
+    begun: anyio.Event
+    cancelled: anyio.Event
+
+    async def __call__(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        self.begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.cancelled.set()
+        raise AssertionError("it was not cancelled")
+
+
+async def test_a_client_cancels_a_call_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(anyio.Event(), anyio.Event())
+    async with session(monkeypatch, [native("slow")], slow) as opened, anyio.create_task_group() as group:
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await opened.post(call("slow")))
+
+        group.start_soon(ask)
+        with anyio.fail_after(5):
+            await slow.begun.wait()
+            await opened.post(message("notifications/cancelled", {"requestId": 7}, id=...))
+            await slow.cancelled.wait()
+    status, _, body = answers[0]
+    assert (status, json.loads(body)["error"]["code"], opened.direct) == (200, -32800, 1)
+
+
+async def test_the_end_of_a_session_ends_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(anyio.Event(), anyio.Event())
+    async with session(monkeypatch, [native("slow")], slow) as opened, anyio.create_task_group() as group:
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await opened.post(call("slow")))
+
+        group.start_soon(ask)
+        with anyio.fail_after(5):
+            await slow.begun.wait()
+            await opened.http.delete("/mcp", headers={"mcp-session-id": opened.id})
+            await slow.cancelled.wait()
+    status, _, body = answers[0]
+    assert (status, b"Session terminated" in body) == (500, True)
+
+
+async def test_a_session_is_open_to_the_credential_alone_that_opened_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with session(monkeypatch) as opened:
+        status, _, _ = await opened.post(call("plain"), authorization=f"Bearer {TOKENS[1].secret}")
+        assert (status, opened.direct) == (404, 0)
