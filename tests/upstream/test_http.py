@@ -422,6 +422,13 @@ async def test_each_unreachable_address_has_its_own_reason(url: str, reason: str
         assert (server.status.state, server.status.reason) == (ServerState.FAILED, reason)
 
 
+async def test_a_header_that_cannot_be_sent_is_named_without_its_value(caplog: pytest.LogCaptureFixture) -> None:
+    async with server_of(http("http://127.0.0.1:9/mcp", headers={"X-Key": "b\xe4r"}), SLOW_RETRY) as server:
+        reason = 'the header "X-Key" holds a character that no header can have'
+        assert (server.status.state, server.status.reason) == (ServerState.FAILED, reason)
+    assert "b\xe4r" not in caplog.text
+
+
 async def test_https_to_a_plain_http_server_is_explained() -> None:
     async with serving(Web().app) as origin:
         async with server_of(http(origin.replace("http:", "https:") + "/mcp"), SLOW_RETRY) as server:

@@ -21,7 +21,7 @@ from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 from pydantic_core import from_json
 
 from toolcrib.upstream.bounds import Bounds, Meter, result_bounds, take_turn
-from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
+from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, ExchangeError, FailureKind
 from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeats
 from toolcrib.upstream.http_connection import PooledResponse
 from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport
@@ -373,12 +373,14 @@ def same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
 
 
 def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, bytes]:
-    """Return the secret headers by lower-case name, encoded for HTTP."""
+    """Return the secret headers by lower-case name, encoded for HTTP. Raises `ExchangeError` if that is impossible."""
     headers = {}
     if url.userinfo:
         pair = f"{unquote(url.username)}:{unquote(url.password)}".encode()
         headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
     for name, value in options.headers.items():
+        if not (name + value).isascii():
+            raise ExchangeError(FailureKind.UNSENT, f'the header "{name}" holds a character that no header can have')
         if name.lower() not in _PROTOCOL_HEADERS and not name.lower().startswith("mcp-"):
             headers[name.lower()] = value
     return dict(httpx2.Headers(headers).raw)
