@@ -178,8 +178,15 @@ def without_repeats(messages: list[_Message]) -> list[_Message]:
     >>> without_repeats([changed, b"{}", changed, b"{}"]) == [b"{}", changed, b"{}"]
     True
     """
-    last = {message: place for place, message in enumerate(messages) if _is_list_changed(message)}
-    return [message for place, message in enumerate(messages) if last.get(message, place) == place]
+    if len(messages) == 1:  # most often, and hashing a long one takes long
+        return messages
+    last = {message: place for place, message in enumerate(messages) if _is_short(message)}
+    last = {message: place for message, place in last.items() if _is_list_changed(message)}
+    if not last:
+        return messages
+    return [
+        message for place, message in enumerate(messages) if not _is_short(message) or last.get(message, place) == place
+    ]
 
 
 def flood_pause_s(arrived: int, kept: int) -> float:
@@ -193,11 +200,13 @@ def flood_pause_s(arrived: int, kept: int) -> float:
     return FLOOD_PAUSE_S if arrived > _FLOOD_MESSAGES else 0.0
 
 
+def _is_short(message: bytes | OversizedLine) -> bool:
+    return isinstance(message, bytes) and len(message) <= _NOTICE_BYTES
+
+
 def _is_list_changed(message: bytes | OversizedLine) -> bool:
-    """Whether it is such a notification, and not a message with an id that contains the words."""
-    if not isinstance(message, bytes) or len(message) > _NOTICE_BYTES:
-        return False
-    return _LIST_CHANGED in message and b'"id"' not in message
+    """Whether a short message is such a notification, and not one with an id that contains the words."""
+    return isinstance(message, bytes) and _LIST_CHANGED in message and b'"id"' not in message
 
 
 def _first_bytes(parts: list[bytes]) -> bytes:

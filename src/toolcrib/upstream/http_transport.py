@@ -52,7 +52,8 @@ _ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 _INFLATED_BYTES: Final = 256 * 1024
-_EVENT_END: Final = re.compile(rb"\n\n|\r\r|\r\n\r\n")
+_EVENT_ENDS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
+_EVENT_END: Final = re.compile(b"|".join(_EVENT_ENDS))
 _EVENT_END_BYTES: Final = 4
 """The longest end."""
 _NOT_SENT: Final = (
@@ -446,7 +447,7 @@ class _BoundedEvents(httpx2.AsyncByteStream):
         async for chunk in byte_chunks(self._response):
             # An event's end may be cut, with its first bytes in the chunk before.
             text = before + chunk
-            start = max((end.end() for end in _EVENT_END.finditer(text)), default=0) - len(before)
+            start = _end_of_events(text) - len(before)
             meter = Meter() if start > 0 else meter
             meter.add(chunk[max(0, start) :])
             before = text[1 - _EVENT_END_BYTES :]
@@ -461,6 +462,11 @@ class _BoundedEvents(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await _stream_of(self._response).aclose()
+
+
+def _end_of_events(text: bytes) -> int:
+    """Return where the last whole event ends; 0 if there is none."""
+    return max((place + len(end) for end in _EVENT_ENDS if (place := text.rfind(end)) >= 0), default=0)
 
 
 def _with_bounded_events(response: httpx2.Response, bounds: Bounds) -> httpx2.Response:
