@@ -153,14 +153,14 @@ def _day(back: int) -> DayUsage:
             errors=back % 3 * (place % 2),
             duration_s=size * 0.05,
             result_bytes=size * 900,
-            result_tokens=size * 220,
+            result_tokens=size * (140 + back * 53 % 120),
             latency=(0, 0, size // 4, size // 4, size // 4, 2, 1),
         )
         for place, tool in enumerate(ids)
     }
     rest = {"files": 420, "github": 700, "mail": 240}
     servers = {
-        name: TokenCounts(tools=3, at_rest=tokens, unlisted=tokens * 20, served=tokens * 4)
+        name: TokenCounts(tools=3, at_rest=tokens, unlisted=tokens * (20 + back * 5 % 13), served=tokens * 4)
         for name, tokens in rest.items()
     }
     searches = {"hit": size, "weak": size // 9, "none": size // 14}

@@ -58,6 +58,12 @@ async def test_a_search_that_finds_nothing_shows_what_the_marks_withhold() -> No
     assert "the best score is below nothing_below, 0.02" in text
 
 
+async def test_a_search_to_which_no_tool_comes_close_points_to_nothing_below() -> None:
+    text = words(await searched("/search?q=zzzzqqq"))
+    assert "No tool comes close." in text
+    assert "Below are the tools" not in text
+
+
 async def test_another_caller_is_searched_with_their_rights() -> None:
     mine = words(await searched("/search?q=delete+all+mail"))
     theirs = words(await searched("/search?q=delete+all+mail&who=other&caller=eve&scopes=admin"))

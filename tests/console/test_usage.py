@@ -54,14 +54,23 @@ async def test_usage_shows_calls_by_tool_and_server_and_what_was_never_called() 
     assert "ops:page" in text.partition("Never called")[2]
     assert "ops:list_shifts" not in text.partition("Never called")[2]
     assert re.search(r'aria-label="Calls of each day from [\d-]+ to [\d-]+: 3 in all, 0 failed"', page)
+    for chart in ("95 % of the calls within", "Tokens a result", "Tokens saved"):
+        assert re.search(rf'aria-label="{chart}, each day from [\d-]+ to [\d-]+: highest \d', page)
 
 
 async def test_the_days_can_be_chosen_from_a_list() -> None:
     async with Browser(gateway()) as browser:
         for query, days in (("?days=7", 7), ("?days=90", 90), ("?days=5", 30), ("?days=x", 30), ("", 30)):
             page = await browser.load(f"/usage{query}")
-            assert page.count('class="column"') == days
+            assert page.count('class="column"') == 4 * days
             assert f'{days}" aria-current="true"' in page
+
+
+async def test_without_tools_the_page_does_not_claim_that_all_were_called() -> None:
+    async with Browser(console_app()) as browser:
+        text = words(await browser.load("/usage"))
+    assert "There are no tools yet." in text
+    assert "Every tool was called." not in text
 
 
 async def test_usage_that_is_not_counted_says_how_to_count_it() -> None:

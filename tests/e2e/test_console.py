@@ -13,10 +13,12 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.console.demo import CLAUDE, demo_app, make_history
+from tests.console.demo import CLAUDE, answer, demo_app, make_history
 
 from toolcrib.app import App
 from toolcrib.options import Token
+from toolcrib.testing import FakeProvider
+from toolcrib.types import ServerState, ServerStatus, Tool
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
@@ -149,6 +151,33 @@ async def test_every_page_is_accessible_and_fits_the_screen(scheme: str, size: d
                     await opened.page.screenshot(path=IMAGES / f"console-{name}.png")
         group.cancel_scope.cancel()
     assert problems == []
+
+
+async def test_long_names_and_reasons_fit_a_narrow_screen() -> None:
+    name = "department_of_logistics_and_operations_in_europe"
+    tool = Tool(namespace=name, name=f"{name}_{name}", description=f"{name} " * 9, input_schema={"type": "object"})
+    status = ServerStatus(name=name, state=ServerState.FAILED, since=0, reason=f"{name}/{name} " * 9)
+    async with gateway() as app, browser() as chromium:
+        app.add_provider(FakeProvider([tool], answer, status=status))
+        await app.refresh()
+        await app.call(tool.id, {}, ctx=CLAUDE)
+        request = next(iter(app.console.parts.recorder.recent())).request
+        paths = (f"/tools?server={name}", f"/tools/{tool.id}", f"/search?q={name}", f"/calls/{request}")
+        for path in ("/", f"/servers/{name}", "/tools", "/calls", "/usage", *paths):
+            async with window(chromium, app, viewport=NARROW) as opened:
+                await opened.go(path)
+                assert name in await opened.text("main")
+                assert await opened.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], path
+
+
+async def test_every_page_of_the_menu_is_in_view_on_a_narrow_screen() -> None:
+    async with gateway() as app, browser() as chromium, window(chromium, app, viewport=NARROW) as opened:
+        await opened.go("/usage")
+        ends = await opened.page.eval_on_selector_all(
+            "nav a", "all => all.map(one => one.getBoundingClientRect().right)"
+        )
+        assert len(ends) > 6
+        assert max(ends) <= NARROW["width"]
 
 
 def test_the_pictures_of_the_documentation_are_there_and_small() -> None:

@@ -89,7 +89,7 @@ def _bars(events: Sequence[Recorded]) -> Iterator[Bar]:
     for one in events:
         offset = one.time - began
         if isinstance(one, RecordedSearch):
-            note = f"{one.total} hit{'' if one.total == 1 else 's'}"
+            note = f"{duration(one.duration_s)}, {one.total} hit{'' if one.total == 1 else 's'}"
             yield Bar(kind="search", name="search", offset_s=offset, duration_s=one.duration_s, level=0, note=note)
             continue
         kind = "failed-call" if one.failed else "call"

@@ -14,7 +14,7 @@ def columns(
     >>> columns([1, 2], height=10, step=4, label="Calls")[:60]
     '<svg class="columns" viewBox="0 0 8 10" role="img" preserveA'
     """
-    top = max([*values, 1])
+    top = max(values, default=0) or 1
     box = f"0 0 {len(values) * step} {height}"
     parts = [_open("columns", box, label)]
     for place, value in enumerate(values):

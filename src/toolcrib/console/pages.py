@@ -215,11 +215,12 @@ def number(value: float) -> str:
 def percent(part: float, whole: float) -> str:
     """A share in per cent.
 
-    >>> percent(1, 3), percent(1, 1000), percent(0, 0)
-    ('33 %', '0.1 %', '0 %')
+    >>> percent(1, 3), percent(1, 1000), percent(0, 0), percent(9999, 10000)
+    ('33 %', '0.1 %', '0 %', '99.9 %')
     """
     share = 100 * part / whole if whole else 0.0
-    return f"{share:.1f} %" if 0 < share < 1 else f"{share:.0f} %"
+    is_almost_none_or_all = 0 < min(share, 100 - share) < 1
+    return f"{min(share, 99.9):.1f} %" if is_almost_none_or_all else f"{share:.0f} %"
 
 
 def clock(moment: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import anyio.to_thread
 
-from toolcrib.console.pages import ConsolePage, Visit, whole
+from toolcrib.console.pages import ConsolePage, Visit, duration, number, whole
 from toolcrib.errors import StateUnavailable
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
@@ -40,6 +40,16 @@ class UsageRow:
     def result_tokens(self) -> int:
         """Those of a result, on average."""
         return round(self.counts.result_tokens / self.counts.calls) if self.counts.calls else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One value for each day."""
+
+    title: str
+    values: Sequence[float]
+    highest: str
+    """The largest of them, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +95,7 @@ async def show(visit: Visit) -> ConsolePage:
         "labels": [day for day, _ in by_day],
         "by_day": [one.calls().calls for _, one in by_day],
         "errors_by_day": [one.calls().errors for _, one in by_day],
-        "saved_by_day": [max(0, one.saved) for _, one in by_day],
+        "charts": _charts([one for _, one in by_day]),
         "searches": total.searches,
         "asked": sum(total.searches.values()),
         "refused": sorted(total.refused.items(), key=lambda pair: -pair[1]),
@@ -102,6 +112,19 @@ def _by_day(known: Mapping[str, DayUsage], days: int) -> list[tuple[str, DayUsag
     today = datetime.now(UTC).date()
     dates = [(today - timedelta(days=back)).isoformat() for back in range(days - 1, -1, -1)]
     return [(day, known.get(day, DayUsage())) for day in dates]
+
+
+def _charts(days: Sequence[DayUsage]) -> list[Chart]:
+    """The charts beside that of calls."""
+    calls = [one.calls() for one in days]
+    times = [one.quantile_s(0.95) or 0.0 for one in calls]
+    sizes = [round(one.result_tokens / one.calls) if one.calls else 0 for one in calls]
+    saved = [max(0, one.saved) for one in days]
+    return [
+        Chart(title="95 % of the calls within", values=times, highest=duration(max(times))),
+        Chart(title="Tokens a result", values=sizes, highest=number(max(sizes))),
+        Chart(title="Tokens saved", values=saved, highest=number(max(saved))),
+    ]
 
 
 def _servers(total: DayUsage) -> list[UsageRow]:
@@ -167,11 +190,11 @@ async def show_zero_hits(visit: Visit) -> ConsolePage:
 def _asked(found: Mapping[str | None, Sequence[ZeroHit]], tools: Mapping[str, Tool]) -> Iterable[Asked]:
     rows = [(tenant or "", group) for tenant, groups in found.items() for group in groups]
     rows.sort(key=lambda row: (-row[1].count, -row[1].last))
-    for number, (tenant, group) in enumerate(rows):
+    for place, (tenant, group) in enumerate(rows):
         called = [tool for tool in group.called if tool in tools]
         best = [tool for tool in group.best if tool in tools]
         yield Asked(
-            number=number,
+            number=place,
             tenant=tenant,
             group=group,
             phrase=" ".join(group.words),
