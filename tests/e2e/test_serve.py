@@ -22,6 +22,9 @@ from toolcrib.testing import text_of
 
 pytestmark = pytest.mark.anyio
 
+CALLERS = 30
+"""Callers that go on while the settings change."""
+
 SLOW = pytest.mark.slow
 BROKEN = {"command": "no-such-program-anywhere"}
 SILENT = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
@@ -125,7 +128,7 @@ async def test_sigterm_ends_the_gateway_and_its_servers_with_the_call_under_way_
 
 async def test_callers_meet_no_error_while_servers_are_added_changed_and_removed(files: Files) -> None:
     listing = {"name": "notes:list_notes"}
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         async with http_gateway(files.config({"notes": notes(), "other": notes()})) as (url, process):
             answers: list[str] = []
             done = anyio.Event()
@@ -136,7 +139,7 @@ async def test_callers_meet_no_error_while_servers_are_added_changed_and_removed
 
             async with mcp.Client(url) as client, anyio.create_task_group() as group:
                 await call(client, "execute_tool", {"name": "notes:add_note", "arguments": {"text": "kept"}})
-                for _ in range(10):
+                for _ in range(CALLERS):
                     group.start_soon(keep_calling)
                 for servers, name, found in (
                     ({"notes": notes(), "third": notes()}, "third:list_notes", True),
@@ -148,7 +151,7 @@ async def test_callers_meet_no_error_while_servers_are_added_changed_and_removed
                     while (await call(client, "execute_tool", {"name": name})).is_error is found:
                         await anyio.lowlevel.checkpoint()
                 done.set()
-    assert len(answers) >= 10
+    assert len(answers) >= CALLERS
     assert set(answers) == {"kept"}
 
 
@@ -166,7 +169,7 @@ async def one_call(url: str, arguments: dict[str, Any]) -> str:
         "mcp-name": "execute_tool",
     }
     params = {"name": "execute_tool", "arguments": arguments, "_meta": meta}
-    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=30, verify=False) as http:  # no certificates to load
         answer = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
     text: str = answer.json()["result"]["content"][0]["text"]
     return text

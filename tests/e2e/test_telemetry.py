@@ -2,12 +2,15 @@
 
 import json
 import re
+import shutil
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import anyio
@@ -33,6 +36,7 @@ from toolcrib.usage.recorder import UsageRecorder
 pytestmark = pytest.mark.anyio
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana-dashboard.json"
+PROMETHEUS = shutil.which("prometheus")
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 ANYWHERE = Settings(telemetry=TelemetryOptions(metrics="127.0.0.1:0"))
@@ -122,7 +126,8 @@ def test_what_a_client_or_a_server_makes_up_is_no_label() -> None:
         assert f"{labels}}} 1.0" in text
 
 
-async def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+async def used_metrics() -> GatewayMetrics:
+    """Metrics that have counted something of every kind."""
     metrics = GatewayMetrics()
     tools = (Tool(name="a"),)
     usage = UsageRecorder(MemoryStore(), lambda: tools)
@@ -132,18 +137,76 @@ async def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     breaker = BreakerState(backend="a", state="open")
     metrics.show_state(lambda: [status], lambda: tools, breakers=lambda: [breaker], usage=usage)
     metrics.call_ended(ended(Tool(name="a"), AuditRecord(attempts=2, approval="agreed")))
+    metrics.call_ended(replace(ended(Tool(name="a")), outcome="timeout"))
     metrics.request_ended("tools/call", "ok", 0.0)
     metrics.script_ended("lua", "ok", 0.0)
     search = EndedSearch(
         ctx=Context(caller=LOCAL), request=SearchRequest(), reply=SearchReply(), started=0, duration_s=0, number=1
     )
     metrics.search_ended(search)
-    there = set(re.findall(r"^([a-z]\w+)", metrics.text(), re.MULTILINE))
-    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    metrics.lag.observe(0.0)
+    return metrics
+
+
+async def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    there = set(re.findall(r"^([a-z]\w+)", (await used_metrics()).text(), re.MULTILINE))
+    queries = dashboard_queries()
     named = {name for query in queries for name in re.findall(r"\b(?:toolcrib|mcp|process)_\w+", query)}
     assert len(queries) > 10
     assert named <= there
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed")
+async def test_prometheus_reads_the_metrics_and_answers_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    metrics = await used_metrics()
+    with anyio.fail_after(180), metrics.serve("127.0.0.1", 0) as server:
+        async with prometheus(tmp_path, server.port) as http:
+            while not await values(http, "rate(toolcrib_event_loop_lag_seconds_count[1m])"):  # noqa: ASYNC110 - as below
+                await anyio.sleep(0.1)
+            assert await values(http, "toolcrib_tools") == ["1"]
+            assert await values(http, 'up{job="toolcrib"}') == ["1"]
+            assert [query for query in dashboard_queries() if not await values(http, query)] == []
+
+
+@asynccontextmanager
+async def prometheus(folder: Path, port: int) -> AsyncIterator[httpx2.AsyncClient]:
+    """Prometheus with the configuration of the repository, which reads the metrics at this port; a client for it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    text = (DASHBOARD.parent / "prometheus.yml").read_text(encoding="utf-8")
+    (config := folder / "prometheus.yml").write_text(
+        text.replace("toolcrib:9464", f"127.0.0.1:{port}").replace("15s", "1s\n  scrape_timeout: 1s"), encoding="utf-8"
+    )
+    options = (f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}")
+    process = await anyio.open_process([str(PROMETHEUS), *options], stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=10) as http:
+            while not await is_ready(http):  # noqa: ASYNC110 - a process has no event
+                await anyio.sleep(0.1)
+            yield http
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def is_ready(http: httpx2.AsyncClient) -> bool:
+    with suppress(httpx2.TransportError):
+        return (await http.get("/-/ready")).status_code == 200
+    return False
+
+
+async def values(http: httpx2.AsyncClient, query: str) -> list[str]:
+    """The values that Prometheus has for a query, which it must understand."""
+    response = await http.get("/api/v1/query", params={"query": query.replace("$__rate_interval", "1m")})
+    assert response.status_code == 200, response.text
+    return [one["value"][1] for one in response.json()["data"]["result"]]
+
+
+def dashboard_queries() -> list[str]:
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
 def test_metrics_without_their_library_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,3 +289,29 @@ async def test_one_trace_joins_the_client_the_gateway_a_script_and_the_server(
     assert sent[1] is not None
     assert collector.path(spans[sent[1][1]]) == [*inner[:2], "tools/call execute", PARENT]
     assert collector.path(collector.named("retrieval tools"))[1:] == ["tools/call tool_search", PARENT]
+
+
+async def test_one_trace_joins_the_client_two_gateways_and_the_server(tmp_path: Path) -> None:
+    collector, script = Collector(), "return edge.notes__show_trace({}):await()"
+    (inner_files := tmp_path / "inner").mkdir()
+    with anyio.fail_after(180), collector.running() as endpoint:
+        own: dict[str, Any] = {"telemetry": {"traces": True}}
+        export = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        inner = Files(inner_files).config({"notes": notes()}, surfaces=["direct"], **own)
+        async with http_gateway(inner, **export) as (inner_url, inner_process):
+            outer = Files(tmp_path).config({"edge": {"url": inner_url}}, surfaces=["progressive"], **own)
+            async with http_gateway(outer, **export) as (url, process):
+                async with mcp.Client(url, mode="2026-07-28") as client:
+                    meta: Any = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+                    called = await client.call_tool("execute", {"script": script}, meta=meta)
+                process.terminate()
+                await process.wait()
+            inner_process.terminate()
+            await inner_process.wait()
+    sent = re.search(rf"00-{TRACE}-(\w{{16}})-01", text_of(called))
+    assert sent is not None, text_of(called)
+    (last,) = [span for span in collector.spans if span.span_id.hex() == sent[1]]
+    assert collector.path(last) == [
+        *("MCP send tools/call show_trace", "execute_tool notes:show_trace", "tools/call notes__show_trace"),
+        *("MCP send tools/call notes__show_trace", "execute_tool edge:notes__show_trace", "tools/call execute", PARENT),
+    ]
