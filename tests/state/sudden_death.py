@@ -56,7 +56,7 @@ class Written(NamedTuple):
 async def opened(store: str) -> AsyncIterator[StateStore]:
     """The store of an address or a path."""
     if store.startswith("redis"):
-        async with RedisStore(store) as shared:
+        async with RedisStore(store, timeout_s=10.0) as shared:
             yield shared
     else:
         async with SqliteStore(Path(store)) as file:

@@ -115,7 +115,7 @@ CUES: Final[Sequence[Cue]] = (
             r"for) (?:the |all |any )?(?:llms?|ais?|ai (?:assistant|agent|model)s?|language models?|assistants?|"
             r"models?|agents?|claude|gpt|chatgpt|cursor|copilot)\b\s*[:,-]"
         ),
-        r"<!--(?:(?!-->).){8,}",
+        r"<!--(?:(?!-->).){16,}",
     ),
     _cue(
         "obedience",

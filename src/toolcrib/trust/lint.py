@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from toolcrib.schema.invisible import visible
-from toolcrib.trust.confusables import mixes_scripts, skeleton, unified
+from toolcrib.trust.confusables import mixes_scripts, plain_letters, skeleton, unified
 from toolcrib.trust.cues import Severity
 from toolcrib.trust.phrases import find_phrases
 from toolcrib.types import JSON, Object, Tool
@@ -254,7 +254,9 @@ def _in_characters(where: str, text: str) -> Iterator[tuple[str, Severity, str]]
     if shown != text:
         severe = _TAGS.search(text) or _ESCAPE.search(text) or (_BIDI.search(text) and _is_ordered(text))
         yield "invisible", "hard" if severe else "soft", shown
-    if mixes_scripts(shown):
+    if where == "name" and not shown.isascii() and plain_letters(shown).isascii():
+        yield "disguised", "hard", shown
+    elif mixes_scripts(shown):
         words = sum(mixes_scripts(word) for word in shown.split())
         yield "disguised", "hard" if where == "name" or words >= _DISGUISED_WORDS else "soft", shown
 

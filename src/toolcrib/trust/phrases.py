@@ -8,7 +8,7 @@ addresses the model, and rarely where it describes a tool. Plain functions on te
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Final, NamedTuple
@@ -174,8 +174,16 @@ _OBEY: Final = _any(
     r"\bpriority over (?:anything|everything|all|the user|any|what|other)\b",
 )
 _WARNS: Final = _any(
-    r"\b(?:never|not|don't) (?:\w+ ){0,2}(?:send|sent|ask|include|store|print|share|return|copy|paste|put|pass)\b"
+    r"\b(?:never|not|don't) (?:\w+ ){0,2}(?:send|sent|ask|include|store|print|share|return|copy|paste|put|pass|commit)\b"
 )
+_INTERNALS: Final = _any(
+    r"\b(?:do not|don't|never) (?:mention|show|include|expose|reveal) (?:any |the )?(?:internal|raw|technical) (?:\w+ )?(?:ids?|identifiers?|paths?|names?|fields?|urls?)\b"
+)
+"""What an answer leaves out because it means nothing to its reader."""
+_OWN_USE: Final = _any(
+    r"\b(?:before|when|after|prior to|while) (?:using|calling|invoking|running) this (?:tool|function)\b|\b(?:before|after) (?:\w+ )?(?:other )?tools of this server\b"
+)
+_SAMPLE_ADDRESS: Final = _any(r"\b(?:e\.g\.?|for example|for instance|such as)[^;]{0,80}(?:@|https?://)")
 _PRETEXT: Final = _any(
     r"\b(?:otherwise|or else|failure to do so|if (?:you do not|not done|skipped|this is not)|will (?:fail|crash|be (?:blocked|terminated|deleted|lost|rejected|banned)))\b",
     r"\b(?:security|safety|compliance|integrity|legal|audit|regulatory|verification|authentication) (?:checks?|reasons?|requirements?|polic(?:y|ies)|verification|audit|protocols?|measures?|compliance|purposes?)\b",
@@ -248,7 +256,9 @@ _PATH: Final = re.compile(
     r"(?<![\w:/])(?:~|/(?:home|etc|tmp|var|root|users|usr|opt))/[\w.]|\b[a-z]:\\\\|\bid_rsa|\.ssh\b|\.env\b"
 )
 _HOME: Final = re.compile(r"(?:~|/(?:home|root|users))/[\w.]")
-_REFUSED_COMMAND: Final = _any(r"\b(?:refused?|blocked|rejected|denied|not allowed|forbidden|prevented|dangerous)\b")
+_REFUSED_COMMAND: Final = _any(
+    r"\b(?:refused?|blocked|rejected|denied|not allowed|forbidden|prevented|dangerous|reverse shells?|malware)\b"
+)
 _IMAGE_LEAK: Final = re.compile(
     r"(?:!\[[^\]]*\]\(\s*|<img[^>]+src=[\"']?)https?://[^)>\s]*[?&/=][^)>\s]*(?:\{|\$|<|%7b)[^)>]{0,40}?"
     r"(?:data|user|convers|message|chat|secret|key|token|password|summar|history|content|prompt|context|answer)",
@@ -260,8 +270,16 @@ _PREFER: Final = _any(
     r"\b(?:best|most (?:reliable|trusted|accurate)|superior|number one|only (?:official|safe|trusted)) (?:\w+ )?(?:tool|choice|option|server)\b",
 )
 _GAP: Final = re.compile(r"(?:\n[ \t]*){25,}\S|[ \t\u00a0]{80,}\S")
-_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
-_SPACED: Final = re.compile(r"(?:\b\w[ .\-_]{1,2}){7,}\w\b")
+_SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+|\n+")
+_SPACED: Final = re.compile(r"(?:\b\w[ .\-_]{1,4}){7,}\w\b")
+
+_QUOTED: Final = re.compile(
+    r"\"[^\"\n]{3,400}\"|\u201c[^\u201d\n]{3,400}\u201d|`[^`\n]{3,200}`|\((?:e\.g\.|such as )?[^()\n]{3,120}\)"
+)
+"""What is quoted, such as an example of an attack."""
+_ABOUT_ATTACKS: Final = re.compile(
+    r"\b(?:attack(?:s|ers?)?|malware|phishing|poison(?:ed|ing)|injections?|jailbreaks?|exploits?|vulnerabilit\w+|threats?|owasp|yara|adversar\w+)\b"
+)
 
 
 def find_phrases(text: str, *, encoded: bool = True) -> Iterator[Phrase]:
@@ -282,6 +300,9 @@ def _phrases(text: str, encoded: bool) -> tuple[Phrase, ...]:  # noqa: FBT001 - 
         known = found.get(phrase.rule)
         if known is None or (known.severity == "soft" and phrase.severity == "hard"):
             found[phrase.rule] = phrase
+    if found and encoded and _QUOTED.search(text) and _ABOUT_ATTACKS.search(shown):
+        own = {phrase.rule for phrase in _phrases(_QUOTED.sub(" ", text), encoded) if phrase.severity == "hard"}
+        return tuple(one if one.rule in own else replace(one, severity="soft") for one in found.values())
     return tuple(found.values())
 
 
@@ -337,7 +358,7 @@ def _gathers_secrets(passage: str) -> bool:
 
 def _hands_over(passage: str) -> bool:
     """Whether what is private goes somewhere that the user did not name."""
-    if _is_defensive(passage) or not _has(passage, _HAND_OVER, _ADDRESSED):
+    if _is_defensive(passage) or _SAMPLE_ADDRESS.search(passage) or not _has(passage, _HAND_OVER, _ADDRESSED):
         return False
     if _has(passage, _KNOWN_SECRET):
         return True
@@ -363,7 +384,7 @@ def _overrides(passage: str) -> bool:
 
 
 def _conceals(passage: str) -> bool:
-    return _has(passage, _CONCEAL)
+    return bool(_CONCEAL.search(_INTERNALS.sub(" ", passage)))
 
 
 def _commands(passage: str) -> bool:
@@ -387,7 +408,7 @@ def _takes_over(passage: str) -> bool:
 
 def _orders_elsewhere(passage: str) -> bool:
     """Whether it says what must also be done when other tools are used."""
-    return _has(passage, _OTHER_USE, _ALSO_DO)
+    return _has(_OWN_USE.sub(" ", passage), _OTHER_USE, _ALSO_DO)
 
 
 def _orders_under_pretext(passage: str) -> bool:
