@@ -99,6 +99,19 @@ def test_the_key_of_the_vault_comes_from_the_environment_or_a_file_beside_the_st
     assert "'key'" not in repr(found)
 
 
+def test_where_the_key_of_the_vault_is_counts_among_the_secrets(loading: Loading, tmp_path: Path) -> None:
+    def sources(**environ: str) -> list[str]:
+        found = loading(json.dumps({"toolcrib": {}}), XDG_STATE_HOME=str(tmp_path), **environ).secrets
+        return [secret.source for secret in found if secret.where == "the key of stored logins"]
+
+    assert sources() == []
+    key_file = tmp_path / "toolcrib" / "logins.key"
+    key_file.parent.mkdir()
+    key_file.write_text("k" * 32)
+    assert sources() == [f"the file: {key_file}"]
+    assert sources(TOOLCRIB_VAULT_KEY="k" * 32) == ["the variable TOOLCRIB_VAULT_KEY"]
+
+
 def test_a_public_url_must_be_safe(loading: Loading) -> None:
     with pytest.raises(SettingsError, match="must begin with https://"):
         loading(json.dumps({"toolcrib": {"logins": {"public_url": "http://gw.example"}}}))

@@ -141,3 +141,17 @@ def test_a_default_replaces_a_secret_that_is_not_there(loading: Loading) -> None
     text = '{"mcpServers": {"a": {"command": "run", "env": {"A": "${file:missing:-none}"}}}}'
     (server,) = loading(text).servers
     assert (server.env, server.problem) == ({"A": "none"}, "")
+
+
+def test_variables_of_headers_and_credentials_count_among_the_secrets(loading: Loading) -> None:
+    auth = {"issuer": "https://login.example", "client_id": "me", "client_secret": "${THERE}"}
+    servers = {
+        "a": {"url": "https://a.example", "headers": {"X-Key": "${MISSING}", "X-Mode": "${MODE:-plain}"}},
+        "b": {"url": "https://b.example", "auth": auth},
+    }
+    found = loading(json.dumps({"mcpServers": servers}), THERE="a secret of the right length").secrets
+    assert [(secret.where, secret.source, bool(secret.problem)) for secret in found] == [
+        ("a.headers.X-Key", "the variable MISSING", True),
+        ("b.auth.client_secret", "the variable THERE", False),
+    ]
+    assert "right length" not in repr(found)

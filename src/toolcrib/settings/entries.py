@@ -5,7 +5,7 @@ problem of one entry disables that server alone: it is kept with the reason in `
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -517,11 +517,11 @@ class EntryReader:
             return {}
 
     def _headers(self) -> dict[str, str]:
-        headers = self._mapping("headers") | self._option_headers()
+        headers = self._mapping("headers", self.expander.fill_secret) | self._option_headers()
         if name := self.entry.bearer_token_env_var:
-            headers["Authorization"] = f"Bearer {self._variable(name, 'bearer_token_env_var')}"
+            headers["Authorization"] = f"Bearer {self.expander.fill_secret(f'${{{name}}}', 'bearer_token_env_var')}"
         for header, name in self.entry.env_http_headers.items():
-            headers[header] = self._variable(name, dotted(("env_http_headers", header)))
+            headers[header] = self.expander.fill_secret(f"${{{name}}}", dotted(("env_http_headers", header)))
         for name, value in headers.items():
             if not _HEADER_NAME.fullmatch(name):
                 self.place.add("is not a header name", "headers", name)
@@ -538,12 +538,13 @@ class EntryReader:
         where = ("requestOptions", "headers")
         return {str(name): self.expander.fill(str(value), dotted((*where, name))) for name, value in headers.items()}
 
-    def _mapping(self, key: str) -> dict[str, str]:
+    def _mapping(self, key: str, fill: Callable[[str, str], str] | None = None) -> dict[str, str]:
         """A table of strings. Numbers become strings, since some clients write ports so; null leaves one out."""
         filled: dict[str, str] = {}
+        fill = fill or self.expander.fill
         for name, value in getattr(self.entry, key).items():
             if isinstance(value, str):
-                filled[name] = self.expander.fill(value, dotted((key, name)))
+                filled[name] = fill(value, dotted((key, name)))
             elif isinstance(value, (int, float)) and not isinstance(value, bool):
                 filled[name] = str(value)
             elif value is not None:

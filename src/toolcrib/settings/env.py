@@ -13,6 +13,7 @@ from typing import Final
 from toolcrib.settings.references import SCHEMES, SecretOptions, SecretSources
 
 _OPEN = "${"
+_DEFAULT = ":-"
 _FOREIGN = re.compile(
     r"\{env:(?P<braced>[A-Za-z_]\w*)\}"
     r"|\$\{\{\s*(?:secrets\.)?(?P<secret>[A-Za-z_]\w*)\s*\}\}"
@@ -96,6 +97,14 @@ class VariableExpander:
         filled, _ = self._fill(text, 0, where, nested=False)
         return filled
 
+    def fill_secret(self, text: str, where: str) -> str:
+        """Expand the variables of a text that holds a secret. One that has a default may be missing."""
+        before, self.is_secret = self.is_secret, _DEFAULT not in text
+        try:
+            return self.fill(text, where)
+        finally:
+            self.is_secret = before
+
     def _fill(self, text: str, at: int, where: str, *, nested: bool) -> tuple[str, int]:
         """Expand from `at` to the end or, if nested, to the closing brace; and return where that is."""
         parts: list[str] = []
@@ -116,7 +125,7 @@ class VariableExpander:
 
     def _variable(self, text: str, at: int, where: str) -> tuple[str, int]:
         end = text.find("}", at)
-        name, dash, _ = text[at + len(_OPEN) : end].partition(":-")
+        name, dash, _ = text[at + len(_OPEN) : end].partition(_DEFAULT)
         if end < 0 or not _is_name(name):
             return _OPEN, at + len(_OPEN)  # not a variable of ours, such as `${#list}` of a shell
         if not dash:

@@ -19,17 +19,19 @@ from toolcrib.settings.document import Problems, SettingsFile
 from toolcrib.settings.entries import FORMS, MIXED_FORMS, ServerReader, is_bare_map
 from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, read_dotenv, search_paths
 from toolcrib.settings.keywords import keywords_of
+from toolcrib.settings.logins import VAULT_KEY_VARIABLE
 from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import SecretReader
 from toolcrib.settings.validation import Place, kind, validate
 from toolcrib.state.options import default_state_file
-from toolcrib.upstream.options import ServerOptions, group_problem
+from toolcrib.upstream.options import LoginOptions, ServerOptions, group_problem
 
 EXAMPLE: Final = (
     '{"mcpServers": {"time": {"command": "uvx", "args": ["--with", "mcp==2.3.0", "mcp-server-time==2026.10.19"]}}}'
 )
 """The smallest useful settings file."""
+_VAULT_KEY: Final = "the key of stored logins"
 _TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
 
 
@@ -142,6 +144,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
     calls = replace(gateway.calls, approval_key=key, audit_file=table.audit_file(folder, secrets.audit_key(place)))
     state = secrets.state(place, table.state_options(folder, default_state_file(secrets.variables.environ)))
     logins = table.logins.options(secrets.variables.environ, state.path)
+    _note_vault_key(secrets, logins)
     return Settings(
         fleet=replace(table.fleet(), logins=logins),
         gateway=replace(gateway, calls=calls),
@@ -160,6 +163,14 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         console=table.console_options(),
         **table.given("watch_s", "watch_at_once"),
     )
+
+
+def _note_vault_key(secrets: SecretReader, logins: LoginOptions) -> None:
+    """Note where the key of stored logins is, if it is known without asking the keyring."""
+    if logins.key:
+        secrets.variables.secrets.note(_VAULT_KEY, f"the variable {VAULT_KEY_VARIABLE}")
+    elif logins.key_file is not None and logins.key_file.is_file():
+        secrets.variables.secrets.note(_VAULT_KEY, f"the file: {logins.key_file}")
 
 
 def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:

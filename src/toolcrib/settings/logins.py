@@ -102,7 +102,8 @@ def _fill(given: dict[str, Any], own: Place[AuthTable], expander: VariableExpand
             continue
         if name in _SECRETS and not _REFERENCE.search(text):
             own.add("is a secret, which does not belong in this file; write ${NAME} and set NAME", *at, name)
-        given[name] = expander.fill(text, dotted(("auth", *at, name)))
+        fill = expander.fill_secret if name in _SECRETS else expander.fill
+        given[name] = fill(text, dotted(("auth", *at, name)))
 
 
 def read_auth(value: Any, place: Place[Any], expander: VariableExpander) -> OAuthClientOptions | None:
