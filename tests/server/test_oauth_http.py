@@ -356,6 +356,33 @@ async def test_a_stream_ends_with_its_token() -> None:
                 assert again.status_code == 401
 
 
+@pytest.mark.parametrize("step_up", [False, True])
+async def test_a_subscription_ends_with_its_token(step_up: bool) -> None:
+    login = FakeIssuer()
+    auth = AuthOptions(issuers=(IssuerOptions(issuer=login.url),), leeway_s=0, step_up=step_up)
+    version = "2026-07-28"
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "0"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    listen = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "subscriptions/listen",
+        "params": {"notifications": {"toolsListChanged": True}, "_meta": meta},
+    }
+    with anyio.fail_after(20):
+        async with App(authenticator=OAuthResource(auth, fetch=FakeNet(login))) as app:
+            async with at_address(app.asgi()) as address, httpx2.AsyncClient(base_url=address) as http:
+                short = token(login.token(aud=f"{address}/mcp", exp=int(time.time()) + 2))
+                headers = {**JSON, **short, "mcp-protocol-version": version, "mcp-method": "subscriptions/listen"}
+                async with http.stream("POST", "/mcp", headers=headers, json=listen) as stream:
+                    assert stream.status_code == 200
+                    async for _ in stream.aiter_lines():
+                        pass
+
+
 async def test_other_issuers_apply_without_a_restart_and_end_open_streams() -> None:
     before, after = FakeIssuer("https://a.example"), FakeIssuer("https://b.example")
 

@@ -488,8 +488,7 @@ class AuthenticationMiddleware:
         known = {**scope, CALLER_KEY: caller, "user": sdk_user(caller), OWN_CREDENTIAL_KEY: identity.is_own}
         if identity.can_step_up and scope["method"] == "POST":
             known[STEP_UP_KEY] = step_up = StepUp(caller)
-            await self._app(known, receive, self._stepping_up(step_up, scope, receive, send))
-            return
+            send = self._stepping_up(step_up, scope, receive, send)
         if identity.expires is None or not _is_stream(scope):
             await self._app(known, receive, send)
             return
