@@ -6,7 +6,7 @@ A request that makes several calls, such as a script, makes them in a `nested_co
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import (
     ExecutionFailed,
     HandlerNotFound,
-    InsufficientScope,
     InvalidArguments,
     ServerUnavailable,
     SettingsError,
@@ -30,14 +29,14 @@ from toolcrib.gateway.embedding import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merge_hits
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
-from toolcrib.gateway.policy import AllowAll, allows_everything, decide, lacking_scopes
+from toolcrib.gateway.policy import AllowAll, allows_everything, check_step_up, decide
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.search_pages import SearchPage
 from toolcrib.gateway.sessions import Sessions
 from toolcrib.gateway.startup import StartupWait, missing_note
 from toolcrib.gateway.tasks import TaskManager
-from toolcrib.gateway.view import OverlayCache, ResolvedTool, View, ViewCache
+from toolcrib.gateway.view import OverlayCache, ResolvedTool, ToolDescription, View, ViewCache
 from toolcrib.gateway.visibility import (
     ExclusionReasons,
     describe_state,
@@ -73,7 +72,6 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.tracing import TRACING
 from toolcrib.types import (
-    LACKING_SCOPES,
     PATH_META,
     Action,
     BackendKind,
@@ -101,18 +99,6 @@ _NO_TOOLS_NOTE: Final = "There are no tools to search."
 
 _MAX_VIOLATIONS: Final = 4096
 """Tools whose violation of their output schema is remembered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDescription:
-    """How to call one tool."""
-
-    tool: Tool
-    id: str
-    wire_name: str
-    signature: str
-    example: Object
-    """Arguments that match the schema, ready to send."""
 
 
 @checked
@@ -457,7 +443,7 @@ class Gateway:
         """Return the arguments to send, if the caller may call the tool and its schema accepts them."""
         tool = found.tool
         if decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE:
-            self._check_step_up(ctx, tool)
+            check_step_up(self._policy, ctx, tool)
             raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
         if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
             return dict(arguments)
@@ -468,18 +454,6 @@ class Gateway:
             changes = (backend.provider.explain_change(tool.key, merged) for backend in found.backends)
             error.hint = " ".join(filter(None, (error.hint, next(filter(None, changes), ""))))
             raise
-
-    def _check_step_up(self, ctx: Context, tool: Tool) -> None:
-        """Raise `InsufficientScope` if the caller, who may see the tool, can get a token with which to call it."""
-        if ctx.memo is None or LACKING_SCOPES not in ctx.memo:
-            return
-        if lacking := lacking_scopes(self._policy, ctx.caller, tool):
-            ctx.memo[LACKING_SCOPES] = lacking
-            raise InsufficientScope(
-                f'A call of "{tool.id}" needs a scope that the access token lacks; nothing was run.',
-                hint=f"Log in again, and agree to: {', '.join(sorted(lacking))}.",
-                data={"scopes": sorted(lacking)},
-            )
 
     async def _record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
         """Record a complete result: in the session, its shape, and whether it has the promised structured content."""

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from toolcrib.checks import checked
-from toolcrib.errors import SettingsError
+from toolcrib.errors import InsufficientScope, SettingsError
 from toolcrib.providers.accounts import group_key
 from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
-from toolcrib.types import Action, Caller, Decision, Policy, Tool
+from toolcrib.types import LACKING_SCOPES, Action, Caller, Context, Decision, Policy, Tool
 
 Effect = Literal["allow", "hide", "approve"]
 """Effect of a rule: allow, treat as missing, or have a person agree to each call."""
@@ -86,6 +86,19 @@ def lacking_scopes(policy: Policy, caller: Caller, tool: Tool) -> frozenset[str]
         return frozenset()
     reason = current.explain(caller, tool, Action.CALL)
     return reason.lacking if reason.seen else frozenset()
+
+
+def check_step_up(policy: Policy, ctx: Context, tool: Tool) -> None:
+    """Raise `InsufficientScope` if the caller, who may see the tool, can get a token with which to call it."""
+    if ctx.memo is None or LACKING_SCOPES not in ctx.memo:
+        return
+    if lacking := lacking_scopes(policy, ctx.caller, tool):
+        ctx.memo[LACKING_SCOPES] = lacking
+        raise InsufficientScope(
+            f'A call of "{tool.id}" needs a scope that the access token lacks; nothing was run.',
+            hint=f"Log in again, and agree to: {', '.join(sorted(lacking))}.",
+            data={"scopes": sorted(lacking)},
+        )
 
 
 class Patterns:

@@ -28,7 +28,7 @@ from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.past import PastRequests
 from toolcrib.search.vectors import Floats
-from toolcrib.types import Action, Caller, Decision, Filters, Key, Policy, SearchReply, SearchRequest, Tool
+from toolcrib.types import Action, Caller, Decision, Filters, Key, Object, Policy, SearchReply, SearchRequest, Tool
 
 _MAX_SCOPES = 4096
 
@@ -47,6 +47,18 @@ class ResolvedTool:
     """The backends that can run it, in order of precedence; one or more."""
     schema: Schema
     wire_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDescription:
+    """How to call one tool."""
+
+    tool: Tool
+    id: str
+    wire_name: str
+    signature: str
+    example: Object
+    """Arguments that match the schema, ready to send."""
 
 
 @dataclass(frozen=True, slots=True)

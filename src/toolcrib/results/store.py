@@ -71,7 +71,7 @@ _RESULTS: Final[StateCodec[StoredResult]] = StateCodec(_encode, _decode)
 _OWNED: Final[StateCodec[list[Any]]] = StateCodec(list, list)
 
 
-class _Turns:
+class _ReadTurns:
     """Lets one read of each caller run at a time, so that no caller can keep the others waiting."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class ResultStore:
         self.options = options or ResultOptions()
         self._clock = clock
         self._results = state.table(TABLE, _RESULTS, max_size=self.options.keep_bytes, durable=True)
-        self._turns = _Turns()
+        self._turns = _ReadTurns()
         self._owned = state.table(_OWNERS, _OWNED, max_entries=10_000, durable=True)
 
     @cached_property
