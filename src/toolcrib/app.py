@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final, Self
 
 import anyio
@@ -16,20 +15,17 @@ import anyio.to_thread
 
 from toolcrib._version import VERSION
 from toolcrib.checks import checked
-from toolcrib.embedders.cache import CachedEmbedder
-from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
+from toolcrib.embedders.cache import load_cached
+from toolcrib.embedders.models import BUILT_IN_EMBEDDER
 from toolcrib.errors import (
     AlreadyStarted,
     InvalidRequest,
-    NameCollision,
     NotStarted,
     ServerUnavailable,
-    SettingsError,
     ToolNotFound,
 )
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import Describe, load_hook
-from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
@@ -44,18 +40,17 @@ from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
-from toolcrib.search.vectors import Embedder
 from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.server.options import WorkerPlace
 from toolcrib.settings.options import Settings
-from toolcrib.settings.reload import SettingsChange, compare
+from toolcrib.settings.reload import SettingsChange, compare, with_reloaded
 from toolcrib.state.base import RemoteStore, StateStore
 from toolcrib.state.memory import MemoryStore
-from toolcrib.state.options import make_store, private_folder
+from toolcrib.state.options import make_store
 from toolcrib.state.peers import Peers
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.surfaces.builtin import make_facade
-from toolcrib.surfaces.facade import watch_always_visible, watch_names
+from toolcrib.surfaces.facade import ended_by_collision, watch_always_visible
 from toolcrib.telemetry import Telemetry
 from toolcrib.types import (
     LOCAL,
@@ -330,7 +325,7 @@ class App(ToolDecorator, ServableApp):
         if options.embedder.strip() == BUILT_IN_EMBEDDER:
             yield
             return
-        load_both = partial(_load_embedder, options, self.settings.state.path)
+        load_both = partial(load_cached, options.embedder, options.embedder_cache, self.settings.state.path)
         embedder, cached = await anyio.to_thread.run_sync(load_both, abandon_on_cancel=True)
         with cached:
             self.gateway.use_embedder(embedder, cached)
@@ -449,18 +444,7 @@ class App(ToolDecorator, ServableApp):
         if change.tokens:
             self._replace_tokens(settings.http.tokens, settings.auth)
             await self._watch_keys()
-        self.settings = replace(
-            before,
-            servers=settings.servers,
-            policy=settings.policy,
-            gateway=replace(before.gateway, keywords=settings.gateway.keywords),
-            http=replace(before.http, tokens=settings.http.tokens),
-            auth=settings.auth,
-            http_problem=settings.http_problem,
-            files=settings.files,
-            section=settings.section,
-            warnings=settings.warnings,
-        )
+        self.settings = with_reloaded(before, settings)
         return change
 
     # -- use -------------------------------------------------------------------------------------------------------
@@ -590,26 +574,8 @@ class App(ToolDecorator, ServableApp):
         if self.settings.surfaces.prefix:
             yield
             return
-        ends: list[Exception] = []
-        async with anyio.create_task_group() as group:
-
-            async def watch() -> None:
-                try:
-                    await watch_names(self.facade, self.local_context())
-                except NameCollision as error:
-                    ends.append(error)
-                    group.cancel_scope.cancel()
-                except NotStarted:  # the app is stopping anyway
-                    return
-
-            group.start_soon(watch)
-            try:
-                yield
-            except Exception as error:  # noqa: BLE001 - it is raised below; the group would wrap it
-                ends.append(error)
-            group.cancel_scope.cancel()
-        for end in ends:
-            raise end
+        async with ended_by_collision(self.facade, self.local_context()):
+            yield
 
     def _state_store(self) -> StateStore:
         return self._state
@@ -626,14 +592,3 @@ class App(ToolDecorator, ServableApp):
             status = self.gateway.state.status()
             more["state"] = "connected" if status.away_since is None else "away"
         return self.running and not starting, {"servers": counts, "tools": len(live.snapshot.catalog), **more}
-
-
-def _load_embedder(options: GatewayOptions, state: Path | None) -> tuple[Embedder, CachedEmbedder]:
-    """Load the embedder that the settings name, and add a cache, which is kept beside the state file by default."""
-    try:
-        embedder = load(options.embedder)
-        return embedder, CachedEmbedder(embedder, options.embedder_cache or private_folder(state, "vectors"))
-    except SettingsError as error:
-        raise SettingsError(
-            f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions
-        ) from error

@@ -21,10 +21,10 @@ from zlib import crc32
 
 import numpy as np
 
-from toolcrib.embedders.models import unit_rows
+from toolcrib.embedders.models import load, unit_rows
 from toolcrib.errors import SettingsError
 from toolcrib.search.vectors import Embedder, Vectors, quantize
-from toolcrib.state.options import create_private
+from toolcrib.state.options import create_private, private_folder
 
 _KEY_BYTES = 16
 
@@ -311,3 +311,14 @@ def _touch(idle: Sequence[tuple[int, bytes]], db: sqlite3.Connection) -> None:
 
 def _today() -> int:
     return int(time.time()) // _DAY_S
+
+
+def load_cached(name: str, cache: Path | None, state: Path | None) -> tuple[Embedder, CachedEmbedder]:
+    """Load an embedder, and add a cache of its vectors: at `cache`, or else beside the state file."""
+    try:
+        embedder = load(name)
+        return embedder, CachedEmbedder(embedder, cache or private_folder(state, "vectors"))
+    except SettingsError as error:
+        raise SettingsError(
+            f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions
+        ) from error

@@ -3,7 +3,7 @@
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -112,6 +112,22 @@ def compare(before: Settings, after: Settings, started_with: Settings | None = N
         keywords=before.gateway.keywords != after.gateway.keywords,
         tokens=before.http.tokens != after.http.tokens or before.auth != after.auth,
         needs_restart=tuple(_different(started.section, after.section)),
+    )
+
+
+def with_reloaded(before: Settings, after: Settings) -> Settings:
+    """The settings before, with what applies while an app runs as it is after."""
+    return replace(
+        before,
+        servers=after.servers,
+        policy=after.policy,
+        gateway=replace(before.gateway, keywords=after.gateway.keywords),
+        http=replace(before.http, tokens=after.http.tokens),
+        auth=after.auth,
+        http_problem=after.http_problem,
+        files=after.files,
+        section=after.section,
+        warnings=after.warnings,
     )
 
 

@@ -6,7 +6,8 @@ watches for collisions while servers connect. It knows no surface by name.
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol
 import anyio
 
 from toolcrib.catalog.catalog import SEARCH_HINT, Page, page
-from toolcrib.errors import AmbiguousName, NotStarted, ToolcribError, ToolNotFound
+from toolcrib.errors import AmbiguousName, NameCollision, NotStarted, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import SEARCH_ELSEWHERE_HINT, Gateway
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.tasks import takes_tasks
@@ -504,6 +505,31 @@ async def watch_names(facade: ToolFacade, ctx: Context, *, grace_s: float = _GRA
                 logger.error("%s: %s", collision.tool.id, collision.reason())
                 logged.add(pair)
         await refresher.wait_changed()
+
+
+@asynccontextmanager
+async def ended_by_collision(facade: ToolFacade, ctx: Context) -> AsyncIterator[None]:
+    """Run the body, and cancel it with `NameCollision` if public names turn out to collide soon after the start."""
+    ends: list[Exception] = []
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            try:
+                await watch_names(facade, ctx)
+            except NameCollision as error:
+                ends.append(error)
+                group.cancel_scope.cancel()
+            except NotStarted:  # the app is stopping anyway
+                return
+
+        group.start_soon(watch)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - it is raised below; the group would wrap it
+            ends.append(error)
+        group.cancel_scope.cancel()
+    for end in ends:
+        raise end
 
 
 async def watch_always_visible(refresher: CatalogRefresher, spellings: Sequence[str]) -> None:
