@@ -141,7 +141,7 @@ class InvalidName(InvalidRequest):
 
 
 class StaleCursor(InvalidRequest):
-    """A cursor that belongs to an older list, or is no cursor at all."""
+    """A cursor that belongs to an older list, or is not a cursor at all."""
 
     code = "stale_cursor"
 

@@ -536,7 +536,7 @@ def test_doctor_shows_entries_of_the_keywords_file_that_do_nothing(
     ran = command("doctor", "-c", settings({"search": {"keywords": "words.json"}}, a=toolbox()))
     assert ran.code == 0
     assert '  warning: words.json:2: "a:ring" is left out: it must be a list of phrases, not a number' in ran.out
-    assert "Note: toolcrib.search.keywords: a:grete is no current tool; did you mean a:greet?" in ran.out
+    assert "Note: toolcrib.search.keywords: a:grete is not a current tool; did you mean a:greet?" in ran.out
 
 
 OTHERS = ("ring", "fail", "show_image")

@@ -157,7 +157,7 @@ async def test_invalid_arguments_are_explained(arguments: Any, taught: str) -> N
     ("name", "arguments", "taught"),
     [
         ("search_tools", {}, '"query" is required'),
-        ("search_tools", {"q": "x"}, '"q" is no parameter'),
+        ("search_tools", {"q": "x"}, '"q" is not a parameter'),
         ("search_tools", {"query": 3}, "must be string"),
         ("search_tools", {"query": "x", "limit": "ten"}, "limit must be a whole number"),
         ("list_tools", {"limit": [1]}, "limit must be a whole number"),

@@ -68,19 +68,19 @@ def test_a_misspelt_parameter_is_corrected_even_if_others_are_allowed() -> None:
 
 def test_an_unknown_parameter_is_met_with_the_closest_one() -> None:
     error = refused({**ISSUE, "additionalProperties": False}, {"title": "x", "label": ["a"]})
-    assert error.message == 'do: "label" is no parameter, did you mean "labels"?'
+    assert error.message == 'do: "label" is not a parameter, did you mean "labels"?'
     assert error.suggestions == ("labels",)
 
 
 def test_an_unknown_parameter_like_no_other_is_just_named() -> None:
-    assert message(of({"a": {}}, additionalProperties=False), {"zzzzz": 1}) == '"zzzzz" is no parameter'
-    assert message(of({"a": {}}, unevaluatedProperties=False), {"zzzzz": 1}) == '"zzzzz" is no parameter'
+    assert message(of({"a": {}}, additionalProperties=False), {"zzzzz": 1}) == '"zzzzz" is not a parameter'
+    assert message(of({"a": {}}, unevaluatedProperties=False), {"zzzzz": 1}) == '"zzzzz" is not a parameter'
 
 
 def test_an_unknown_key_inside_a_referenced_object_is_met_with_the_closest_one() -> None:
     colour = {"type": "object", "properties": {"color": {}}, "additionalProperties": False}
     schema = of({"options": {"$ref": "#/$defs/colour"}}, **{"$defs": {"colour": colour}})
-    assert message(schema, {"options": {"colour": 1}}) == '"options.colour" is no parameter, did you mean "color"?'
+    assert message(schema, {"options": {"colour": 1}}) == '"options.colour" is not a parameter, did you mean "color"?'
 
 
 def test_a_wrong_value_of_an_enum_is_met_with_the_allowed_ones_and_the_closest() -> None:

@@ -25,7 +25,7 @@ _MAX_NAME_CHARS: Final = 200
 _MAX_HITS: Final = 10
 _MAX_CALLER_CHARS: Final = 100
 _GOOD: Final = frozenset({"ok", "input_required"})
-"""Outcomes that are no errors."""
+"""Outcomes that are not errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

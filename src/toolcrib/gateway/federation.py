@@ -385,7 +385,7 @@ class RequestToolLister:
         broken = [reject_invalid(tool, field) for tool, field in zip(tools, fields, strict=True) if field]
         for refused in (*rejected, *broken):
             logger.warning(
-                "%s lists something that is no tool: %s: %s", display_name(provider), refused.tool, refused.reason
+                "%s lists something that is not a tool: %s: %s", display_name(provider), refused.tool, refused.reason
             )
         if broken:
             tools = tuple(tool for tool, field in zip(tools, fields, strict=True) if not field)

@@ -366,7 +366,7 @@ class _Check:
     number: int | None = None
     previous: str | None = None
     cut: tuple[str, str] | None = None
-    """The place and the hash of a line that is no record."""
+    """The place and the hash of a line that is not a record."""
     cut_lines: int = 0
     lost: int = 0
     held: bool = False
@@ -413,7 +413,7 @@ class _Check:
         )
 
     def _settle_cut(self, following: dict[str, Any] | None) -> None:
-        """A line that is no record is right only if the next record accounts for it."""
+        """A line that is not a record is right only if the next record accounts for it."""
         if self.cut is None:
             return
         place, found = self.cut
@@ -421,7 +421,7 @@ class _Check:
         if following is not None and following.get("kind") == "recovered" and following.get("cut") == found:
             self.cut_lines += 1
         else:
-            self._add(f"{place}: this line is no record.")
+            self._add(f"{place}: this line is not a record.")
 
     def _add(self, problem: str) -> None:
         if len(self.problems) <= _MAX_PROBLEMS:

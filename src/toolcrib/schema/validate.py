@@ -125,7 +125,7 @@ def _unknown_property(name: str, error: ValidationError, schema: Object) -> Sche
     close = nearest(name, properties(_schema_at(error, schema)), limit=1, cutoff=_MIN_SIMILARITY)
     said = f', did you mean "{_printable(close[0])}"?' if close else ""
     return SchemaViolation(
-        text=f"{_path_text([*error.instance_path, name])} is no parameter{said}", suggestions=tuple(close), rank=1
+        text=f"{_path_text([*error.instance_path, name])} is not a parameter{said}", suggestions=tuple(close), rank=1
     )
 
 

@@ -180,7 +180,7 @@ def _by_form(pairs: Iterable[SynonymPair]) -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def packaged_lines(section: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The lines of a section of `data/synonyms.txt`: what stands before the colon, and the words after it."""
+    """The lines of a section of `data/synonyms.txt`: what is before the colon, and the words after it."""
     text = (files("toolcrib.search") / "data" / "synonyms.txt").read_text(encoding="utf-8")
     _, _, rest = text.partition(f"[{section}]\n")
     lines = [line.partition(":") for line in rest.partition("\n[")[0].splitlines() if line]

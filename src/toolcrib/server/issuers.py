@@ -47,7 +47,7 @@ _MAX_TRIED: Final = 4
 _ALL: Final = frozenset(ALGORITHMS)
 _ACCESS_TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _NOT_ACCESS: Final = frozenset({"ID", "Refresh", "Offline", "Logout"})
-"""What Keycloak writes into the claim `typ` of tokens that are no access tokens."""
+"""What Keycloak writes into the claim `typ` of tokens that are not access tokens."""
 _ID_CLAIMS: Final = frozenset({"nonce", "at_hash", "c_hash"})
 """Claims that only ID tokens have."""
 _MAX_ASKED: Final = 16

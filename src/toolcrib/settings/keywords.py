@@ -86,4 +86,4 @@ def unknown_tools(listed: Listed, tools: tuple[Tool, ...]) -> Iterator[str]:
     known = [tool.id for tool in tools]
     for id_ in sorted(listed.keys() - {*known}):
         near = nearest(id_, known, limit=1)
-        yield f"toolcrib.search.keywords: {id_} is no current tool{f'; did you mean {near[0]}?' if near else ''}"
+        yield f"toolcrib.search.keywords: {id_} is not a current tool{f'; did you mean {near[0]}?' if near else ''}"

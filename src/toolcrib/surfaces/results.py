@@ -250,7 +250,7 @@ def _says_all(text: str, structured: JSON) -> bool:
 
 
 def _block_text(block: Object) -> str | None:
-    """What a block says; None for one that is no text."""
+    """What a block says; None for one that is not text."""
     text = block.get("text") if block.get("type") == "text" else None
     resource = block.get("resource")
     if text is None and isinstance(resource, Mapping):

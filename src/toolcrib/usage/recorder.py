@@ -44,7 +44,7 @@ _SAVE_S: Final = 10.0
 """How often `save_regularly` saves, in seconds."""
 _CLOSE_S: Final = 2.0
 _SUCCESSES: Final = frozenset({"ok", "input_required", "cancelled"})
-"""Outcomes that are no errors of a tool."""
+"""Outcomes that are not errors of a tool."""
 _MAX_VIEWS: Final = 1_000
 """Views whose lists are counted until the next time they are saved."""
 _SAMPLE_CHARS: Final = 2_048
