@@ -184,12 +184,13 @@ def main() -> None:
             continue
         now = dict(replies(each))
         count += len(now)
-        differ += [name for name, value in now.items() if before.get(name) != value]
+        other = [name for name, value in now.items() if before.get(name) != value]
+        differ += other
         if arguments.record:
             before |= now
             KEPT.parent.mkdir(parents=True, exist_ok=True)
             KEPT.write_text(json.dumps(before))
-        print(each.name, len(now), file=sys.stderr, flush=True)
+        print(f"{each.name}: {len(now)} replies, {len(other)} other than before", file=sys.stderr, flush=True)
     if arguments.record:
         print(f"{count} replies recorded")
         return

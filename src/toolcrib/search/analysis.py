@@ -7,9 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import chain, islice
-from operator import or_
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -57,20 +55,24 @@ def parameter_texts(schema: Object) -> tuple[str, str]:
     level: list[Any] = [schema]
     for _ in range(_MAX_DEPTH):
         level = [node for parent in level for node in _child_schemas(parent, names, descriptions)]
+        if not level:
+            break
     return " ".join(names), " ".join(descriptions)
 
 
-def parameter_formats(schema: Object) -> Iterator[str]:
-    """Yield the formats of the top-level parameters, and `number` for numeric ones."""
+def format_kinds(schema: Object) -> int:
+    """The kinds of literals that the formats and types of the top-level parameters accept, as bits."""
+    kinds = 0
     properties = schema.get("properties")
     if not _is_json_object(properties):
-        return
+        return kinds
     for child in properties.values():
-        if _is_json_object(child):
+        if type(child) is dict or _is_json_object(child):
             if isinstance(known := child.get("format"), str):
-                yield known[:_MAX_FORMAT].casefold()
+                kinds |= FORMAT_KINDS.get(known[:_MAX_FORMAT].casefold(), 0)
             if child.get("type") in ("number", "integer"):
-                yield "number"
+                kinds |= FORMAT_KINDS["number"]
+    return kinds
 
 
 def _is_json_object(value: Any) -> TypeGuard[Object]:
@@ -78,19 +80,22 @@ def _is_json_object(value: Any) -> TypeGuard[Object]:
     return type(value) is dict or isinstance(value, Mapping)
 
 
-def _child_schemas(node: Any, names: list[str], descriptions: list[str]) -> Iterator[Any]:
+def _child_schemas(node: Any, names: list[str], descriptions: list[str]) -> list[Any]:
+    """Read the parameters of a schema, and list those that may have parameters of their own."""
+    found: list[Any] = []
     if not _is_json_object(node):
-        return
+        return found
     for _ in range(_MAX_DEPTH):
         items = node.get("items")
         if not _is_json_object(items):
             break
-        yield from _property_schemas(node, names, descriptions)
+        _read_properties(node, names, descriptions, found)
         node = items
-    yield from _property_schemas(node, names, descriptions)
+    _read_properties(node, names, descriptions, found)
+    return found
 
 
-def _property_schemas(node: Object, names: list[str], descriptions: list[str]) -> Iterator[Any]:
+def _read_properties(node: Object, names: list[str], descriptions: list[str], found: list[Any]) -> None:
     properties = node.get("properties")
     if not _is_json_object(properties):
         return
@@ -98,10 +103,11 @@ def _property_schemas(node: Object, names: list[str], descriptions: list[str]) -
         if len(names) >= _MAX_PARAMETERS:
             return
         names.append(str(name))
-        if _is_json_object(child):
+        if type(child) is dict or _is_json_object(child):
             if isinstance(description := child.get("description"), str):
                 descriptions.append(description)
-            yield child
+            if "properties" in child or "items" in child:
+                found.append(child)
 
 
 _MAX_FORMAT = 32
@@ -251,9 +257,7 @@ class ToolAnalyzer:
         self.body.add(chain(name, *beside, told[:_MAX_BODY_WORDS], parameters[:_MAX_BODY_PARAMETERS]))
         self.description.add(self._telling(description[:_MAX_PHRASE_WORDS]))
         self.parameters.add(parameters)
-        self.literals.append(
-            reduce(or_, [FORMAT_KINDS.get(known, 0) for known in parameter_formats(tool.input_schema)], 0)
-        )
+        self.literals.append(format_kinds(tool.input_schema))
 
     def _read(self, text: str) -> list[int]:
         """The numbers of the words of a text."""

@@ -5,6 +5,7 @@ Answers each query with the configured ranking and, if nothing fits, names the t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_lowercase, digits
 from typing import NamedTuple
 
 import numpy as np
@@ -434,7 +435,7 @@ def _most_similar(part: SegmentView, texts: _ComparedTexts, asked: str) -> Seque
     """The places of the texts whose letters differ least; the others cannot be very similar. Ties go by id."""
     if len(texts.positions) <= _MAX_COMPARED:
         return range(len(texts.positions))
-    differ = np.bitwise_count(texts.marks ^ _character_mark(asked)).astype(np.int64)
+    differ = np.bitwise_count(texts.marks ^ _character_marks([asked])[0]).astype(np.int64)
     order = (differ << 32) | part.segment.id_ranks[texts.positions]
     found: list[int] = np.sort(np.argpartition(order, _MAX_COMPARED)[:_MAX_COMPARED]).tolist()
     return found
@@ -476,15 +477,28 @@ def _is_unfiltered(part: SegmentView, allowed: Bools) -> bool:
     return part.is_whole and allowed is part.visible
 
 
-_CHARACTER_BITS = {character: bit for bit, character in enumerate("abcdefghijklmnopqrstuvwxyz0123456789")}
-
-
-def _character_mark(text: str) -> np.uint64:
-    mark = 0
-    for character in set(text):
-        mark |= 1 << _CHARACTER_BITS.get(character, 36 + ord(character) % 28)
-    return np.uint64(mark)
-
-
 def _character_marks(texts: Sequence[str]) -> Marks:
-    return np.array([_character_mark(text) for text in texts], dtype=np.uint64)
+    """Compute the mark of each text: a bit for each letter a to z and each digit, and some for all other characters."""
+    marks = np.zeros(len(texts), dtype=np.uint64)
+    lengths = np.fromiter(map(len, texts), dtype=np.intp, count=len(texts))
+    filled = lengths.nonzero()[0]
+    if len(filled):
+        points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        plain = points < len(_CHARACTER_BITS)
+        bits = np.where(plain, _CHARACTER_BITS[points * plain], _other_bit(points))
+        starts = (lengths.cumsum() - lengths)[filled]
+        marks[filled] = np.bitwise_or.reduceat(np.uint64(1) << bits.astype(np.uint64), starts)
+    return marks
+
+
+def _other_bit(points: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """The bits of characters that are neither letters a to z nor digits, by their code points."""
+    return _LETTERS_AND_DIGITS + points % _OTHER_BITS
+
+
+_LETTERS_AND_DIGITS = np.uint32(36)
+_OTHER_BITS = np.uint32(28)
+
+_CHARACTER_BITS = _other_bit(np.arange(128, dtype=np.uint32))
+_CHARACTER_BITS[[ord(character) for character in ascii_lowercase + digits]] = np.arange(_LETTERS_AND_DIGITS)
+"""The bits of ASCII characters."""

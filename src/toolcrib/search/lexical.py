@@ -481,7 +481,7 @@ def _translated_words(segment: Segment, table: WordPieceTable) -> Mapping[str, S
     """The stems of the segment's words of other languages, by the stems of their English words; cached."""
     if "translated words" not in segment.word_memo:
         found: dict[str, list[str]] = {}
-        for word in segment.vocabulary.words:
+        for word in _without_names(segment.vocabulary.words):
             for english in table.translation(word):
                 found.setdefault(stem(english), []).append(stem(word))
         segment.word_memo["translated words"] = found
@@ -522,9 +522,14 @@ def _inner_words(segment: Segment, word: str, language: str) -> list[str]:
 def _sorted_words(segment: Segment) -> list[str]:
     """The words of the segment in alphabetical order, cached."""
     if "sorted words" not in segment.word_memo:
-        segment.word_memo["sorted words"] = sorted(segment.vocabulary.words)
+        segment.word_memo["sorted words"] = sorted(_without_names(segment.vocabulary.words))
     known: list[str] = segment.word_memo["sorted words"]
     return known
+
+
+def _without_names(words: Iterable[str]) -> list[str]:
+    """Some words of a vocabulary without the whole names of tools, which in a large catalog are most of it."""
+    return [word for word in words if word[:1] != WHOLE_NAME]
 
 
 def _words_beginning(words: Sequence[str], start: str) -> Sequence[str]:
@@ -575,7 +580,7 @@ def _spelling_expansions(view: IndexView, term: QueryTerm, options: SearchOption
 def _spelling_index(segment: Segment) -> SpellingIndex:
     """The stems that a misspelt word may stand for, cached."""
     if "spelling" not in segment.word_memo:
-        segment.word_memo["spelling"] = SpellingIndex(segment.vocabulary.stems)
+        segment.word_memo["spelling"] = SpellingIndex(_without_names(segment.vocabulary.stems))
     known: SpellingIndex = segment.word_memo["spelling"]
     return known
 

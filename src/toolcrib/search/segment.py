@@ -43,15 +43,15 @@ class Facets:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         """A position is an index into `tools`."""
-        self._numbers: dict[str, int] = {}
-        self._namespaces = np.array(
-            [self._numbers.setdefault(t.namespace, len(self._numbers)) for t in tools], np.int32
-        )
+        names = [tool.namespace for tool in tools]
+        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        self._namespaces = np.fromiter(map(self._numbers.__getitem__, names), np.int32, len(names))
         self._read_only = np.array([t.annotations.get("readOnlyHint") is True for t in tools], np.bool_)
-        self._visibility = {kind: np.array([t.visibility is kind for t in tools], np.bool_) for kind in Visibility}
+        kinds = [tool.visibility for tool in tools]
+        self._visibility = {kind: np.array([one is kind for one in kinds], np.bool_) for kind in Visibility}
         self._tags: dict[str, list[int]] = {}
-        for position, tool in enumerate(tools):
-            for tag in tool.tags:
+        for position, tags in [(position, tool.tags) for position, tool in enumerate(tools) if tool.tags]:
+            for tag in tags:
                 self._tags.setdefault(tag, []).append(position)
 
     def matching(self, filters: Filters) -> Bools:
@@ -204,7 +204,7 @@ class Segment:
     def is_worn(self) -> bool:
         """Whether most words of the vocabulary are unused, so that a new segment should start from scratch."""
         words = len(self.vocabulary.words)
-        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self._words))
+        return words > _MAX_DEAD_WORDS and words > 2 * self._used_words
 
     def span(self, stem: str) -> tuple[int, int]:
         """Where the postings of a stem begin and end in `positions` and `impacts`; (0, 0) if there are none."""
@@ -236,6 +236,13 @@ class Segment:
         return zip(
             place.tolist(), map(_FIELD_BY_NUMBER.__getitem__, fields.tolist()), groups, gains.tolist(), strict=True
         )
+
+    @cached_property
+    def _used_words(self) -> int:
+        """How many words of the vocabulary some tool has."""
+        is_used = np.zeros(len(self.vocabulary.words), dtype=np.bool_)
+        is_used[self._words] = True
+        return int(np.count_nonzero(is_used))
 
     def word_counts(self, start: int, stop: int, seen: Bools) -> dict[str, int]:
         """Count in how many fields of visible tools each word behind some postings occurs."""
