@@ -79,6 +79,7 @@ def query(folder: Path) -> Json:
     first = resident_mb()
     times = timed(index.search, [query.text for query in asked])
     quality = ndcg(lambda text: [hit.tool.id for hit in index.search(text).hits])
+    worked = timed(index.search, [query.text for query in asked], time.process_time)
     typos = timed(index.search, [with_typo(query.text) for query in asked])
     resident = resident_mb()
     changes = []
@@ -97,6 +98,7 @@ def query(folder: Path) -> Json:
         "resident_mb": resident,
         "p50_ms": p50(times),
         "p95_ms": p95(times),
+        "processor_p50_ms": p50(worked),
         "typo_p50_ms": p50(typos),
         "change_ms": [round(1000 * each) for each in changes],
         "ndcg": quality,
@@ -140,7 +142,14 @@ def bare_query(folder: Path) -> Json:
     asked = [query.text for each in development_sets(MOST) for query in each.queries]
     found("warm up")
     times = timed(found, asked)
-    return {"p50_ms": p50(times), "p95_ms": p95(times), "ndcg": ndcg(found), "resident_mb": resident_mb()}
+    worked = p50(timed(found, asked, time.process_time))
+    return {
+        "p50_ms": p50(times),
+        "p95_ms": p95(times),
+        "processor_p50_ms": worked,
+        "ndcg": ndcg(found),
+        "resident_mb": resident_mb(),
+    }
 
 
 def in_memory(count: int) -> Json:
@@ -187,13 +196,15 @@ def with_typo(text: str) -> str:
     return text.replace(word, word[: middle - 1] + word[middle] + word[middle - 1] + word[middle + 1 :], 1)
 
 
-def timed(found: Callable[[str], object], texts: Sequence[str]) -> list[float]:
-    """Seconds of each search, after one that was not counted."""
+def timed(
+    found: Callable[[str], object], texts: Sequence[str], clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Seconds of each search."""
     times = []
     for text in texts:
-        began = time.perf_counter()
+        began = clock()
         found(text)
-        times.append(time.perf_counter() - began)
+        times.append(clock() - began)
     return times
 
 
@@ -260,6 +271,10 @@ def report(results: dict[str, Json]) -> None:
     if {"query", "bare_query"} <= results.keys():
         ours, bare = results["query"], results["bare_query"]
         print(f"p50 {ours['p50_ms']} ms, {ours['p50_ms'] / bare['p50_ms']:.2f} times bare tantivy (goal: 3)")
+        spent = ours["processor_p50_ms"], bare["processor_p50_ms"]
+        print(
+            f"processor time {spent[0]} ms, {spent[0] / spent[1]:.2f} times bare tantivy: the figure for a busy machine"
+        )
         print(f"resident {ours['resident_mb']} MB (goal: 1500); one change is found after {ours['change_ms']} ms (200)")
     if "build" in results:
         print(f"built in {results['build']['seconds']} s (goal: 600), at most {results['build']['peak_mb']} MB")
