@@ -40,10 +40,9 @@ class Workers:
         self.runtime = folder / "run"
         self.runtime.mkdir()
         self._log = folder / "log"
-        path = folder / "toolcrib.json"
-        settings = {"state": {"path": str(folder / "state.sqlite")}, **own}
-        path.write_text(json.dumps({"mcpServers": servers, "toolcrib": settings}))
-        command = serve(path, "--http", "127.0.0.1:0", "--workers", "2")
+        self._path = folder / "toolcrib.json"
+        self.configure(servers, **own)
+        command = serve(self._path, "--http", "127.0.0.1:0", "--workers", "2")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -52,6 +51,11 @@ class Workers:
                 env={**os.environ, "XDG_RUNTIME_DIR": str(self.runtime)},
                 start_new_session=True,
             )
+
+    def configure(self, servers: dict[str, Any], **own: Any) -> None:
+        """Write the settings file."""
+        settings = {"state": {"path": str(self.folder / "state.sqlite")}, **own}
+        self._path.write_text(json.dumps({"mcpServers": servers, "toolcrib": settings}))
 
     def wait_serving(self) -> None:
         """Wait until both workers serve and know their servers."""
@@ -201,6 +205,24 @@ def test_a_revoked_key_is_refused_by_every_worker(tmp_path: Path, notes_url: str
         subprocess.run([*command, "revoke", key["id"], "--config", config], check=True, timeout=60)
         assert statuses == [200] * 8
         assert [_status(gateway.url, key["token"]) for _ in range(8)] == [401] * 8
+    finally:
+        gateway.close()
+
+
+def test_changed_settings_and_a_revoked_token_apply_to_every_worker(tmp_path: Path, notes_url: str) -> None:
+    ann, bob = ("ann-0123456789abcdef", "bob-0123456789abcdef")
+    (tmp_path / "ann").write_text(ann)
+    (tmp_path / "bob").write_text(bob)
+    tokens = [{"caller": name, "file": str(tmp_path / name)} for name in ("ann", "bob")]
+    gateway = Workers(tmp_path, {"notes": {"url": notes_url}}, http={"tokens": tokens})
+    try:
+        gateway.wait_serving()
+        assert [_status(gateway.url, key) for key in (ann, bob) * 6] == [200] * 12
+        gateway.configure({"notes": {"url": notes_url}, "second": {"url": notes_url}}, http={"tokens": tokens[:1]})
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: set(re.findall(r"worker (\d): second is ready", gateway.log())) == {"1", "2"}, gateway.log)
+        assert [_status(gateway.url, bob) for _ in range(12)] == [401] * 12
+        assert [_status(gateway.url, ann) for _ in range(12)] == [200] * 12
     finally:
         gateway.close()
 
