@@ -102,7 +102,7 @@ async def run(url: str, message: bytes, *, expect: bytes, at_once: int, calls: i
                 left -= 1
                 start = time.perf_counter()
                 writer.write(mine)
-                body = await _answer(reader)
+                body = await answer(reader)
                 times.append(time.perf_counter() - start)
                 if expect not in body:
                     raise RuntimeError(f"unexpected answer: {body[:500]!r}")
@@ -121,7 +121,8 @@ async def run(url: str, message: bytes, *, expect: bytes, at_once: int, calls: i
     )
 
 
-async def _answer(reader: asyncio.StreamReader) -> bytes:
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    """The body of the next response, which must be a success."""
     head = await reader.readuntil(b"\r\n\r\n")
     status, *lines = head.split(b"\r\n")
     headers = dict(line.lower().split(b": ", 1) for line in lines if b": " in line)

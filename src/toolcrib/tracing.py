@@ -22,12 +22,9 @@ class Tracing:
     """Whether spans are made, and the tracer that makes them."""
 
     def __init__(self) -> None:
-        self._tracer: Any = None
-
-    @property
-    def is_on(self) -> bool:
+        self.is_on = False
         """Whether spans are made."""
-        return self._tracer is not None
+        self._tracer: Any = None
 
     def detect(self) -> None:
         """Make spans from now on if the program has set a tracer provider, and none if it has not."""
@@ -35,6 +32,7 @@ class Tracing:
         api: Any = sys.modules.get(_API)  # a program that has set a provider has imported it
         if api is not None and not isinstance(provider := api.get_tracer_provider(), api.ProxyTracerProvider):
             self._tracer = provider.get_tracer(SERVICE_NAME, VERSION)
+        self.is_on = self._tracer is not None
 
     def ids(self) -> dict[str, str]:
         """The ids of the current trace and span, as a log names them; empty outside of a span."""

@@ -130,6 +130,7 @@ def test_messages_of_one_call_have_the_number_of_its_request_and_the_ids_of_its_
 ) -> None:
     caplog.handler.setFormatter(JsonFormatter())
     monkeypatch.setattr(TRACING, "_tracer", TracerProvider().get_tracer("test"))
+    monkeypatch.setattr(TRACING, "is_on", True)
     log = logging.getLogger("toolcrib.test")
     lines: list[dict[str, Any]] = []
     app = App()

@@ -103,8 +103,10 @@ class CallPipeline:
             raise
         call = RoutedCall(resolved.tool, arguments, _backend_name(backends[0], resolved.tool), backends)
         try:
-            with TRACING.call(resolved.tool.id):
-                return await self._call_next(ctx, call)
+            if TRACING.is_on:
+                with TRACING.call(resolved.tool.id):
+                    return await self._call_next(ctx, call)
+            return await self._call_next(ctx, call)
         except ToolcribError as error:
             record_call_error(error)
             raise
