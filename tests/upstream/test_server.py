@@ -15,6 +15,7 @@ from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, 
 
 from toolcrib.errors import CallTimeout, ConnectionLost, InvalidArguments, ServerUnavailable, UpstreamError
 from toolcrib.types import Object, ServerState, ToolResult
+from toolcrib.upstream.connection import RawJsonDispatcher
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 
 
@@ -359,3 +360,26 @@ async def test_a_call_waits_for_a_first_connection_for_a_limited_time(tmp_path: 
             with pytest.raises(ServerUnavailable, match="it is still connecting") as caught:
                 await call(fleet.server("raw"), "echo")
             assert caught.value.hint == "Nothing was run. It is being tried right now."
+
+
+async def test_a_plain_call_over_pipes_passes_by_the_session_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    inner = RawJsonDispatcher.send_raw_request
+
+    async def noted(self: RawJsonDispatcher, method: str, *args: Any, **more: Any) -> dict[str, Any]:
+        sent.append(method)
+        return await inner(self, method, *args, **more)
+
+    async with server_of(raw()) as server:
+        monkeypatch.setattr(RawJsonDispatcher, "send_raw_request", noted)
+        assert await call_json(server, "echo", a="x") == {"a": "x"}
+        assert "tools/call" not in sent
+        long = "x" * 200_000
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(_echo, server, f"{number}" if number % 2 else f"{number}{long}")
+        assert sent.count("tools/call") == 4
+
+
+async def _echo(server: RemoteServer, value: str) -> None:
+    assert await call_json(server, "echo", a=value) == {"a": value}

@@ -14,6 +14,7 @@ import anyio
 from mcp.client import Transport
 from mcp.client._transport import TransportStreams
 from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
 from pydantic_core import to_json
 
 from toolcrib.errors import InvalidArguments
@@ -27,6 +28,9 @@ TASK_STATUS: Final = "notifications/tasks/status"
 FAILURE_MARK: Final = secrets.token_hex(8)
 """Marks our own error responses. Random, so that a server cannot forge one."""
 NO_MESSAGE: Final = "its response claims to be JSON but is not a JSON-RPC message; check the url"
+
+
+INVALID_RESPONSE: Final = "its response does not answer the call"
 
 
 class CloseEvent:
@@ -180,6 +184,20 @@ def encode_message(message: Mapping[str, Any]) -> bytes:
             hint="Use only strings of valid Unicode, finite numbers, true, false, null, lists and objects.",
         ) from error
     return data
+
+
+def result_of(message: Any, problem: str = INVALID_RESPONSE) -> dict[str, Any]:
+    """Return a response's result. Raises `MCPError` for its error, and `ExchangeError` if it has neither."""
+    if isinstance(message, dict):
+        result, error = message.get("result"), message.get("error")
+        if isinstance(result, dict):
+            return result
+        if isinstance(error, dict):
+            code, text = error.get("code"), error.get("message")
+            raise MCPError(
+                code if isinstance(code, int) else INTERNAL_ERROR, str(text or "no message"), error.get("data")
+            )
+    raise ExchangeError(FailureKind.ANSWER, problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

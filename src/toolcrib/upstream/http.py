@@ -19,13 +19,14 @@ import anyio
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
+from mcp_types import METHOD_NOT_FOUND
 from pydantic_core import to_json
 
 from toolcrib._version import VERSION
 from toolcrib.upstream.bounds import LIST_METHODS, Bounds, list_bounds, result_bounds, run_in_steps, take_turn
 from toolcrib.upstream.channel import (
     CLIENT_NOTIFICATIONS,
+    INVALID_RESPONSE,
     NO_MESSAGE,
     AutoResetEvent,
     CallProtocol,
@@ -39,6 +40,7 @@ from toolcrib.upstream.channel import (
     ServerNotifications,
     Streams,
     encode_message,
+    result_of,
 )
 from toolcrib.upstream.framing import EventParser, parse_in_steps, parse_json
 from toolcrib.upstream.http_pool import AiohttpTransport
@@ -47,7 +49,6 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.wire import CLIENT_CAPABILITIES
 
-_OK: Final = int(httpx2.codes.OK)
 _MAX_CALL_HEADERS: Final = 256
 _IO_TIMEOUT_S: Final = 30.0
 """To write a request, or to wait for a free connection."""
@@ -56,7 +57,6 @@ _DELETE_TIMEOUT_S: Final = 1.0
 _CERTIFICATE_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _HEADERS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _EVENT_STREAM: Final = "text/event-stream"
-_INVALID_RESPONSE: Final = "its response does not answer the call"
 _METHOD_NOT_FOUND: Final = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
 _MAX_CONTENT_TYPE: Final = 80
 _RESUME_AFTER_S: Final = 1.0
@@ -238,7 +238,7 @@ class DirectCaller:
             return None
         if isinstance(response, bytes):
             try:
-                return _result_of(parse_json(response), _OK)
+                return result_of(parse_json(response))
             except ValueError as error:
                 raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
 
@@ -359,7 +359,7 @@ class _ResponseStream:
                 result = await self._read_messages(messages)
                 await messages.drain()
             except ValueError as error:
-                raise ExchangeError(FailureKind.ANSWER, _INVALID_RESPONSE) from error
+                raise ExchangeError(FailureKind.ANSWER, INVALID_RESPONSE) from error
             finally:
                 self._last_event_id = messages.last_event_id or self._last_event_id
                 self._retry_s = self._retry_s if messages.retry_s is None else messages.retry_s
@@ -373,7 +373,7 @@ class _ResponseStream:
         """Return the result; None if the stream ended without it. `begin` starts to answer a question."""
         while (message := await messages.next()) is not None:
             if message.get("id") == self._request_id and "method" not in message:
-                return _result_of(message, httpx2.codes.OK)
+                return result_of(message)
             if "id" not in message or "method" not in message:
                 await self._handle(message)
             elif begin is not None:
@@ -494,7 +494,7 @@ async def _read_json(response: httpx2.Response, kind: str, bounds: Bounds) -> di
 
 async def _read_message(body: bytes, status: int, bounds: Bounds) -> dict[str, Any]:
     try:
-        return _result_of(await run_in_steps(parse_in_steps(body, is_list=bounds.in_steps)), status)
+        return result_of(await run_in_steps(parse_in_steps(body, is_list=bounds.in_steps)), _problem_of(status))
     except ValueError as error:
         raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
 
@@ -544,17 +544,6 @@ async def _end_session(client: httpx2.AsyncClient, url: str, transport: AuthTran
             await client.delete(url, headers=transport.session_headers, follow_redirects=True)
 
 
-def _result_of(message: Any, status: int) -> dict[str, Any]:
-    """Return a response's result. Raises `MCPError` for its error."""
-    if isinstance(message, dict):
-        result, error = message.get("result"), message.get("error")
-        if isinstance(result, dict):
-            return result
-        if isinstance(error, dict):
-            code, text = error.get("code"), error.get("message")
-            raise MCPError(
-                code if isinstance(code, int) else INTERNAL_ERROR, str(text or "no message"), error.get("data")
-            )
-    raise ExchangeError(
-        FailureKind.ANSWER, _INVALID_RESPONSE if status == httpx2.codes.OK else f"it returned HTTP {status}"
-    )
+def _problem_of(status: int) -> str:
+    """What is wrong with a response of this status that has no result."""
+    return INVALID_RESPONSE if status == httpx2.codes.OK else f"it returned HTTP {status}"

@@ -1,6 +1,7 @@
 """Messages over pipes, and this process's own stdin and stdout, which one part of it may use at a time."""
 
 import os
+import select
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,8 @@ from toolcrib.upstream.options import ServerOptions
 
 _PIPE_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 _CHUNK_BYTES: Final = 65536
+_ATOMIC_BYTES: Final = getattr(select, "PIPE_BUF", 0)
+"""What is written to a pipe whole or not at all; 0 where the system does not promise that."""
 _CLOSED_FD: Final = -1
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
@@ -105,18 +108,32 @@ class PipeWriter:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
+        self._is_writing = False
+
+    def send_now(self, data: bytes) -> bool:
+        """Write all of it at once; false if that cannot be done, and nothing was written."""
+        if self._is_writing or self._fd == _CLOSED_FD or len(data) > _ATOMIC_BYTES:
+            return False
+        try:
+            return os.write(self._fd, data) == len(data)
+        except OSError:
+            return False
 
     async def send(self, data: bytes) -> None:
         """Write all of it, for one writer at a time. Raises `OSError`, and `anyio.ClosedResourceError` when closed."""
-        await anyio.lowlevel.checkpoint()
         left = memoryview(data)
-        while left:
-            if self._fd == _CLOSED_FD:
-                raise anyio.ClosedResourceError
-            try:
-                left = left[os.write(self._fd, left) :]
-            except BlockingIOError:
-                await anyio.wait_writable(self._fd)
+        self._is_writing = True
+        try:
+            await anyio.lowlevel.checkpoint()
+            while left:
+                if self._fd == _CLOSED_FD:
+                    raise anyio.ClosedResourceError
+                try:
+                    left = left[os.write(self._fd, left) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(self._fd)
+        finally:
+            self._is_writing = False
 
     def close(self) -> None:
         """Close the descriptor; a waiting `send` raises."""

@@ -26,6 +26,7 @@ from toolcrib.upstream.bounds import run_in_steps, take_turn
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import FLOOD_PAUSE_S, ExpectedResponses, LineSplitter, flood_pause_s, without_repeats
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.pipe_calls import PipeCalls
 from toolcrib.upstream.pipes import PipeWriter
 from toolcrib.upstream.redact import Redactor, plain
 
@@ -87,9 +88,10 @@ _OLDER_SDK_HINT: Final = """; it needs an older MCP library: with uvx, put "--wi
 
 def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
     """Return a channel to a child process, started when the transport is entered and always stopped on leaving it."""
-    closed, tail = CloseEvent(), StderrTail()
+    closed, tail, calls = CloseEvent(), StderrTail(), PipeCalls()
     return Channel(
-        transport=_child_transport(options, fleet, redact, closed, tail),
+        transport=_child_transport(options, fleet, redact, closed, tail, calls),
+        fast_path=calls,
         closed=closed,
         refresh_needed=AutoResetEvent(),
         stderr_tail=lambda: tail.explanation(redact),
@@ -142,13 +144,18 @@ def _paragraph(lines: list[str]) -> str:
 
 @asynccontextmanager
 async def _child_transport(
-    options: ServerOptions, fleet: FleetOptions, redact: Redactor, closed: CloseEvent, tail: StderrTail
+    options: ServerOptions,
+    fleet: FleetOptions,
+    redact: Redactor,
+    closed: CloseEvent,
+    tail: StderrTail,
+    calls: PipeCalls,
 ) -> AsyncIterator[Streams]:
     """Raises `ExchangeError` if the program cannot be started."""
     # Shielded: a process that was started but not recorded yet could not be stopped.
     with anyio.CancelScope(shield=True):
         process = await _spawn(options, redact)
-    child = _ChildProcess(process, options, fleet, redact, closed, tail)
+    child = _ChildProcess(process, options, fleet, redact, closed, tail, calls)
     async with anyio.create_task_group() as group:
         try:
             for work in (process.reap, child.read, child.write, child.read_stderr, child.watch):
@@ -311,8 +318,10 @@ class _ChildProcess:
         redact: Redactor,
         closed: CloseEvent,
         tail: StderrTail,
+        calls: PipeCalls,
     ) -> None:
         self._process = process
+        self._calls = calls
         self._expected = ExpectedResponses(options)
         self._fleet = fleet
         self._redact = redact
@@ -323,6 +332,7 @@ class _ChildProcess:
         self._stopped = False
         self._to_session, self.incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self.outgoing, self._from_session = anyio.create_memory_object_stream[SessionMessage](_MAX_QUEUED)
+        calls.open(self._write_now, self._queue)
 
     async def until_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run until `stop` ends it; shielded from cancellation, which leads to `stop` anyway.
@@ -333,6 +343,14 @@ class _ChildProcess:
             self._scopes.append(scope)
             if not self._stopped:
                 await work()
+
+    def _write_now(self, line: bytes) -> bool:
+        """Write a line at once; false if others wait, or if it does not fit into the pipe."""
+        return not self.outgoing.statistics().current_buffer_used and self._process.stdin.send_now(line)
+
+    def _queue(self, message: SessionMessage) -> None:
+        with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self.outgoing.send_nowait(message)
 
     # -- the pipes -------------------------------------------------------------------------------------------------
 
@@ -345,6 +363,7 @@ class _ChildProcess:
                 await anyio.sleep(await self._take(lines, chunk))
                 await take_turn(lines.pending_bytes)
         await self._close_with_details("closed its output")
+        self._calls.close()
         self._to_session.close()
 
     async def _take(self, lines: LineSplitter, chunk: bytes) -> float:
@@ -352,11 +371,16 @@ class _ChildProcess:
         done = lines.feed(chunk)
         count = 0
         for line in without_repeats(done):
+            if self._calls.take_line(line):
+                count += 1
+                continue
             messages = await run_in_steps(self._expected.parse(line))
             count += len(messages)
             # Keep reading when the session has ended: the child may have to write before it can exit.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 for message in messages:
+                    if self._calls.take(message):
+                        continue
                     await self._to_session.send(SessionMessage(message))
         if not count:
             return FLOOD_PAUSE_S if done or lines.overflowing else 0
@@ -410,6 +434,7 @@ class _ChildProcess:
     async def stop(self) -> None:
         """Close stdin, then send SIGTERM, then SIGKILL to the whole group. Always reaps, within `stop_timeout_s`."""
         self._closed.set("stopped")
+        self._calls.close()
         # Otherwise a reader would wait to deliver a message to a session that has ended.
         self.incoming.close()
         with anyio.move_on_after(self._fleet.stop_timeout_s) as limit:
