@@ -63,7 +63,7 @@ def test_a_list_parsed_by_entry_equals_one_parsed_whole(entries: list[Any], more
 async def test_of_large_messages_that_arrive_together_one_part_is_read_in_each_turn_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bounds, "_SHARE_S", 0.0)  # otherwise as many parts as a millisecond is enough for
+    monkeypatch.setattr(bounds, "_SHARE_BYTES", 1)  # otherwise as many parts as there is room for in a turn
     turn, parts = 0, list[int]()
 
     async def count_turns() -> None:

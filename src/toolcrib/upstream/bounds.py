@@ -8,7 +8,6 @@ import asyncio
 import codecs
 import json
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ _STEP_CHARS: Final = 64 * 1024
 _SPACE: Final = " \t\n\r"
 _LARGE_BYTES: Final = 256 * 1024
 """A message that is longer than this takes turns with others."""
-_SHARE_S: Final = 0.001
-"""The processor time of one turn of the event loop for all large messages together."""
+_SHARE_BYTES: Final = 512 * 1024
+"""How much of all large messages together is read in one turn of the event loop; takes about half a millisecond."""
 _DECODER: Final = json.JSONDecoder()
 _turns_of_loop: Final = anyio.lowlevel.RunVar["_Turns"]("toolcrib_turns")
 
@@ -141,14 +140,15 @@ async def run_in_steps(steps: Steps[_T]) -> _T:
         await anyio.lowlevel.checkpoint()
 
 
-async def take_turn(read_bytes: int) -> None:
-    """Wait before the next part of a message of which so many bytes were read, if it is a large one.
+async def take_turn(read_bytes: int, part_bytes: int) -> None:
+    """Wait until the next part may be read of a message of which so many bytes were read, with a part of this size
+    last; at once if it is not a large one.
 
-    All large messages that arrive at the same time share a millisecond of each turn of the event loop, one after the
-    other. So calls with short messages wait for that, and not for a part of each large message.
+    All large messages that arrive at the same time share each turn of the event loop. So calls with short messages
+    wait for some parts, and not for a part of each large message.
     """
     if read_bytes > _LARGE_BYTES:
-        await _turns().take()
+        await _turns().take(part_bytes)
 
 
 def _turns() -> "_Turns":
@@ -164,32 +164,35 @@ class _Turns:
     """Who may read on in this turn of the event loop, and who waits for the next ones."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._ends_s: float | None = None
-        """When the share of this turn is used up, in processor time of the thread; None before it is used."""
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._left: int | None = None
+        """How many bytes of parts may still be read in this turn; None before the first part."""
 
-    async def take(self) -> None:
-        if self._ends_s is not None and (self._waiting or time.thread_time() >= self._ends_s):
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            await waiter
-            self._begin()
-        elif self._ends_s is None:
-            self._begin()
+    async def take(self, size: int) -> None:
+        left = self._begin() if self._left is None else self._left
+        if left > 0 and not self._waiting:
+            self._left = left - size
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append((waiter, size))
+        await waiter
 
-    def _begin(self) -> None:
-        if self._ends_s is None:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        self._ends_s = time.thread_time() + _SHARE_S
+    def _begin(self) -> int:
+        asyncio.get_running_loop().call_soon(self._next_turn)
+        return _SHARE_BYTES
 
     def _next_turn(self) -> None:
-        self._ends_s = None
-        while self._waiting:
-            waiter = self._waiting.popleft()
+        """Let as many read on as the turn has room for; they run before this is called again."""
+        left = _SHARE_BYTES
+        while self._waiting and left > 0:
+            waiter, size = self._waiting.popleft()
             if not waiter.done():  # it may have been cancelled
                 waiter.set_result(None)
-                self._begin()
-                return
+                left -= size
+        self._left = None
+        if left < _SHARE_BYTES:
+            self._begin()
+            self._left = left
 
 
 class _ListParser:

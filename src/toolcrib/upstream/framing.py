@@ -99,8 +99,8 @@ class LineSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """How much of the incomplete line has arrived, until it is too long."""
-        return self._meter.size
+        """How much of the incomplete line has arrived; 0 once it is too long."""
+        return 0 if self.overflowing else self._meter.size
 
     def feed(self, chunk: bytes) -> list[bytes | OversizedLine]:
         """Return the lines that the chunk completes, without line ends."""

@@ -97,8 +97,9 @@ class _HostedConnection:
                         continue
                     for message in await run_in_steps(self._expected.parse(line)):
                         await self._to_session.send(SessionMessage(message))
-                await take_turn(self._lines.pending_bytes)
-                done = self._lines.feed(await self._stream.receive(_CHUNK_BYTES))
+                chunk = await self._stream.receive(_CHUNK_BYTES)
+                done = self._lines.feed(chunk)
+                await take_turn(self._lines.pending_bytes, len(chunk))
         self._closed.set(_HOST_ENDED)
         self._to_session.close()
 

@@ -450,13 +450,14 @@ class _Messages:
 
     async def _read(self) -> None:
         try:
-            events = list(self._parser.feed(await anext(self._chunks)))
+            chunk = await anext(self._chunks)
+            events = list(self._parser.feed(chunk))
         except (StopAsyncIteration, httpx2.TransportError):
             self._ended = True
             return
         except OverflowError as error:
             raise ExchangeError(FailureKind.ANSWER, f"its response {error}") from error
-        await take_turn(self._parser.pending_bytes)
+        await take_turn(self._parser.pending_bytes, len(chunk))
         for event in events:
             self.last_event_id = event.id or self.last_event_id
             self.retry_s = self.retry_s if event.retry_s is None else event.retry_s

@@ -399,7 +399,7 @@ async def read_bounded(response: httpx2.Response, bounds: Bounds) -> bytes | str
                 meter.add(part)
             if problem := bounds.problem(meter.size, meter.nodes):
                 return problem
-            await take_turn(meter.size)
+            await take_turn(meter.size, len(chunk))
     finally:
         await _stream_of(response).aclose()
     return b"".join(parts)
@@ -453,7 +453,7 @@ class _BoundedEvents(httpx2.AsyncByteStream):
             before = text[1 - _EVENT_END_BYTES :]
             if self._bounds.problem(meter.size, meter.nodes):
                 return
-            await take_turn(meter.size)
+            await take_turn(meter.size, len(chunk))
             events = _EVENT_END.split(chunk)
             # The first and the last one may be parts of an event.
             kept = [*events[:1], *without_repeats(events[1:-1]), *events[1:][-1:]]

@@ -134,7 +134,7 @@ class _SseStreams:
             async for chunk in http_transport.byte_chunks(self._events):
                 for line in lines.feed(line_ends.normalized(chunk)):
                     await self._take(line)
-                await take_turn(lines.pending_bytes)
+                await take_turn(lines.pending_bytes, len(chunk))
         except httpx2.TransportError as error:
             reason = http_transport.describe_transport_error(error)
         except ExchangeError as error:

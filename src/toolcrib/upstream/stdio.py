@@ -361,7 +361,7 @@ class _ChildProcess:
             while True:
                 chunk = await self._process.stdout.receive()
                 await anyio.sleep(await self._take(lines, chunk))
-                await take_turn(lines.pending_bytes)
+                await take_turn(lines.pending_bytes, len(chunk))
         await self._close_with_details("closed its output")
         self._calls.close()
         self._to_session.close()
