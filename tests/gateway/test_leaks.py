@@ -205,7 +205,10 @@ class World:
 
 @asynccontextmanager
 async def world(*tenants: str, embedding: bool = False) -> AsyncIterator[World]:
-    options = GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=0, page_size=30, request_tools=200)
+    # A search that goes on without a late embedder would answer differently on a busy machine.
+    options = GatewayOptions(
+        search_wait_s=0, list_wait_s=0, idle_s=0, page_size=30, request_tools=200, embed_timeout_s=60
+    )
     async with running(FakeSource(*shared(tenants)), policy=POLICY, options=options) as gateway:
         if embedding:
             gateway.use_embedder(Letters())
