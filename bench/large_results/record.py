@@ -1,6 +1,8 @@
-"""Record large results of real MCP servers over data made from a seed, with a question to each and its answer.
+"""Record large results of real MCP servers over data made from a seed, with two questions to each and their answers.
 
-    python bench/large_results/record.py VENV OLD_VENV NODE_MODULES
+    python bench/large_results/record.py VENV OLD_VENV NODE_MODULES [SERVER ...]
+
+With names of servers, only these are started, and their `more_calls` are added to what was recorded before.
 
 The servers have to be installed there already. From PyPI: mcp-server-git, mcp-server-motherduck and markitdown-mcp in
 VENV; mcp-server-sqlite, mcp-text-editor and mcp-server-duckdb, which need mcp<2, in OLD_VENV. From npm:
@@ -61,16 +63,28 @@ WORDS = [
     "zephyr",
 ]
 LEAST_CHARS = 16_000
+QUESTIONS = 2
+"""Questions to each result."""
 
 
 def main() -> None:
     """Make the data, call the servers, and write what is large enough."""
     venv, old, modules = (Path(given).resolve() for given in sys.argv[1:4])
-    rng = random.Random(SEED)
+    only = sys.argv[4:]
+    rng = random.Random(SEED + len(only))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_data(folder, rng)
-        found = anyio.run(functools.partial(record, servers(venv, old, modules, folder), folder, rng))
+        started = [one for one in servers(venv, old, modules, folder) if not only or one.name in only]
+        wanted = more_calls(folder) if only else [*calls(folder, rng), *more_calls(folder)]
+        wanted = [one for one in wanted if not only or one[0] in only]
+        found = anyio.run(functools.partial(record, started, wanted, rng))
+    if only:
+        with gzip.open(DATA, "rt") as before:
+            found = [*map(json.loads, before), *found]
+    for row in found:
+        if len(row["questions"]) < QUESTIONS:
+            row["questions"].append(ask("\n".join(str(block.get("text", "")) for block in row["content"]), rng))
     with gzip.GzipFile(DATA, "wb", mtime=0) as file:
         for row in found:
             file.write(json.dumps(row).encode() + b"\n")
@@ -230,13 +244,28 @@ def calls(folder: Path, rng: random.Random) -> Iterator[tuple[str, str, dict[str
     yield "mcp-server-everything", "echo", {"message": log(rng, 300)}
 
 
-async def record(found_servers: list[ServerOptions], folder: Path, rng: random.Random) -> list[dict[str, Any]]:
+def more_calls(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Calls that do not change what the draws of the others are."""
+    files, repository = folder / "files", str(folder / "repository")
+    for back in range(1, 130, 24):
+        yield "mcp-server-git", "git_diff", {"repo_path": repository, "target": f"main~{back}"}
+    for number in range(4):
+        source = files / "data" / f"orders{number}.csv"
+        for query in (f"select city, state, id, amount from '{source}' where amount > 200",):
+            yield "mcp-server-motherduck", "execute_query", {"sql": query}
+    for path in sorted((files / "logs").iterdir())[1::2] + sorted((files / "notes").iterdir())[1::2]:
+        yield "markitdown-mcp", "convert_to_markdown", {"uri": path.as_uri()}
+
+
+async def record(
+    found_servers: list[ServerOptions], wanted: list[tuple[str, str, dict[str, Any]]], rng: random.Random
+) -> list[dict[str, Any]]:
     found = []
     async with App(Settings(servers=tuple(found_servers))) as app:
         await app.settled()
         for status in app.statuses():
             print(f"{status.name}: {status.state}, {status.tools} tools {status.reason}")
-        for server, tool, arguments in calls(folder, rng):
+        for server, tool, arguments in wanted:
             try:
                 result = await app.call(f"{server}:{tool}", arguments)
             except Exception as error:  # noqa: BLE001 - a server that differs is left out, and named
@@ -252,7 +281,7 @@ async def record(found_servers: list[ServerOptions], folder: Path, rng: random.R
                     "tool": tool,
                     "content": [dict(block) for block in result.content],
                     "structured": result.structured,
-                    **question,
+                    "questions": [question],
                 }
             )
     return found
@@ -276,6 +305,9 @@ def ask(text: str, rng: random.Random) -> dict[str, Any]:
         else:
             query = f"{path}[{place}].{wanted}"
         return {"asks": {"path": query}, "answer": row[wanted]}
+    if isinstance(value, dict) and isinstance(value.get("rows"), list):
+        place = rng.randrange(len(value["rows"]))
+        return {"asks": {"path": f"$.rows[{place}][0]"}, "answer": value["rows"][place][0]}
     lines = [line for line in text.splitlines() if 20 < len(line) < 400]
     for _ in range(200):
         line = rng.choice(lines or [text[:300]])

@@ -47,6 +47,12 @@ def test_a_pattern_finds_values_of_json_with_their_paths() -> None:
     assert text == '$.users[498].name: "user 498"\n$.users[499].name: "user 499"\n[matches 1-2 of 2]'
 
 
+def test_a_pattern_finds_the_keys_of_objects_and_lists_too() -> None:
+    document = parse_document('{"files": {"/a/orders.csv": {"ranges": [1, 2]}, "/a/notes.md": ["x"]}}')
+    assert read(document, ReadRequest(grep="orders"), 500) == '$.files["/a/orders.csv"]: an object of 1'
+    assert read(document, ReadRequest(grep="notes"), 500).startswith('$.files["/a/notes.md"]: a list of 1')
+
+
 def test_a_pattern_finds_the_lines_of_a_long_text_in_json() -> None:
     document = parse_document(json.dumps({"pages": [{"text": "one\ntwo needle\nthree"}]}))
     assert read(document, ReadRequest(grep="needle"), 500) == "$.pages[0].text line 2: two needle"

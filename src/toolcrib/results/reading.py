@@ -170,6 +170,11 @@ def _matches(selected: JSON, pattern: "re.Pattern[str]", where: str) -> list[str
         return [f"{place}: {line}" for place, line in lines if pattern.search(line)]
     found: list[str] = []
     for path, key, value in _leaves(selected, where):
+        if isinstance(value, (dict, list)):
+            if pattern.search(key):
+                kind = "an object" if isinstance(value, dict) else "a list"
+                found.append(f"{path}: {kind} of {len(value)}")
+            continue
         if isinstance(value, str) and "\n" in value:
             lines = enumerate(value.splitlines(), 1)
             found.extend(f"{path} line {place}: {line}" for place, line in lines if pattern.search(line))
@@ -181,10 +186,12 @@ def _matches(selected: JSON, pattern: "re.Pattern[str]", where: str) -> list[str
 
 
 def _leaves(value: JSON, where: str) -> Iterator[tuple[str, str, JSON]]:
-    """Each plain value with its path and the key it is under."""
+    """Each plain value with its path and the key it is under, and each object and list that is under a key."""
     todo: list[tuple[str, str, JSON]] = [(where, "", value)]
     while todo:
         path, key, one = todo.pop()
+        if isinstance(one, (dict, list)) and key and path.endswith(_child("", key)):
+            yield path, key, one
         if isinstance(one, dict):
             todo.extend((_child(path, name), name, item) for name, item in reversed(one.items()))
         elif isinstance(one, list):
