@@ -4,9 +4,9 @@ A client that can show the question to a person and call again (protocol 2026-07
 with a signed token. A client that supports elicitation is asked while the call waits, and so are the people at the
 console. Without either, the client gets an error that says who can let the tool run.
 
-A token is bound to the caller, the tool as defined, and the arguments; it expires, and works once. It is signed, not
-secret: it holds only what the client already has. The question shows every argument on its own line; long values are
-cut and marked, and nothing in a value can pass for a line of the question.
+A token is bound to the caller with its scopes, roles and groups, to the tool as defined, and to the arguments; it
+expires, and works once. It is signed, not secret: it holds only what the client already has. The question shows every
+argument on its own line; long values are cut and marked, and nothing in a value can pass for a line of the question.
 """
 
 import base64
@@ -308,7 +308,7 @@ _RETRY_HINT: Final = "Call the tool again without requestState to be asked again
 _REFUSALS: Final = {
     "forged": "its requestState is not one that this server gave out",
     "expired": "the question was left open for too long",
-    "foreign": "its requestState was given to another caller",
+    "foreign": "its requestState was given to another caller, or to this one with other scopes, roles or groups",
     "changed_tool": "the tool is another one, or was changed, since the question was asked",
     "changed_arguments": "the arguments are not those that the question was about",
     "used": "its requestState was used before",
@@ -344,7 +344,8 @@ def approval_binding(caller: Caller, call: Call) -> ApprovalBinding:
     tool = tool_digest(call.tool)
     if tool is None:
         raise InvalidTool(f"The definition of {call.tool.id} is not JSON, so a person cannot approve a call of it.")
-    return ApprovalBinding(digest(canonical_json(list(caller.key)) or ""), tool, digest(arguments))
+    rights = [sorted(caller.scopes), sorted(caller.roles), sorted(caller.groups)]
+    return ApprovalBinding(digest(canonical_json([*caller.key, *rights]) or ""), tool, digest(arguments))
 
 
 class ApprovalTokens:
