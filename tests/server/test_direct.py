@@ -28,7 +28,7 @@ from toolcrib.server.process import InFlightRequests
 from toolcrib.server.sessions import SessionManager
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.tracing import Tracing
+from toolcrib.tracing import TRACING
 from toolcrib.types import Caller, Context, Object, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
@@ -547,7 +547,7 @@ async def test_traced_requests_go_through_the_transport_that_makes_their_spans(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with both(monkeypatch) as served:
-        monkeypatch.setattr(Tracing, "is_on", True)
+        monkeypatch.setattr(TRACING, "is_on", True)
         await served.ask(call("plain"))
         assert served.by_sdk == 1
 
