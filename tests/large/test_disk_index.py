@@ -116,6 +116,17 @@ def test_a_request_that_nothing_fits_gets_no_hits_but_a_note(index: DiskIndex) -
     assert "Nothing fits" in reply.note
 
 
+def test_an_index_whose_tools_were_changed_and_removed_opens_without_making_its_words_again(tmp_path: Path) -> None:
+    with DiskIndex(tmp_path) as made:
+        made.update(SMALL)
+        made.update([replace(MAIL, description="Posts a letter.")], remove=["weather:forecast"])
+    kept = tmp_path / "words" / "kept"
+    kept.touch()
+    with DiskIndex(tmp_path) as opened:
+        assert ids(opened.search("post a letter"))[:1] == ["mail:send_message"]
+    assert kept.exists()
+
+
 def test_an_empty_index_finds_nothing(tmp_path: Path) -> None:
     with DiskIndex(tmp_path) as empty:
         assert (len(empty), ids(empty.search("file")), ids(empty.search(""))) == (0, [], [])

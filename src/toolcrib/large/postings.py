@@ -94,8 +94,9 @@ class Postings:
         Nothing is found before `commit`.
         """
         writer = self._open_writer()
-        for row in remove:
-            writer.delete_documents_by_term("row", row)
+        gone = list(remove)
+        if gone:  # a term would be of a signed number, which no document has
+            writer.delete_documents_by_query(self._tantivy.Query.term_set_query(self._index.schema, "row", gone))
         for row, tool, whole, weights in add:
             writer.add_document(self._document(row, tool, whole, weights))
 
