@@ -113,6 +113,15 @@ class RemoteServer(Provider, ABC):
     def revive(self) -> bool:
         """Try it again if it was given up. Returns whether it was."""
 
+    @property
+    @abstractmethod
+    def found_changes(self) -> Listeners:
+        """Notified when its list of tools was found to be another one, unless another process has said so."""
+
+    @abstractmethod
+    def list_again(self) -> None:
+        """List again soon, because another process has found that the lists changed."""
+
     @abstractmethod
     def end(self) -> None:
         """Refuse what waits for a connection, as none will come any more. Harmless after `run`, or twice."""
@@ -229,13 +238,16 @@ class Fleet:
         cache: CatalogCache | None = None,
         wait_indexed: Callable[[], Awaitable[None]] = checkpoint,
         make_logins: Callable[[], Logins] | None = None,
+        found_changes: Callable[[str], None] | None = None,
     ) -> None:
         """`cache` keeps the catalogs of the servers for the next run. Servers with a restored catalog are started
         after `wait_indexed`, because connecting would delay the index of what is known already. `make_logins` is
-        called for the first server with a login; by default, logins end with the process.
+        called for the first server with a login; by default, logins end with the process. `found_changes` gets the
+        name of a server whose list of tools was found to be another one.
         """
         options = options or FleetOptions()
         self._cache = cache
+        self._found_changes = found_changes
         self._make_logins = make_logins or partial(create_logins, MemoryStore(), options)
         self._logins: Logins | None = None
         self._wait_indexed = wait_indexed
@@ -319,6 +331,8 @@ class Fleet:
     def _create(self, options: ServerOptions) -> _FleetMember:
         server = _create_server(options, self._options, self._cache, self._logins_for(options))
         self._unsubscribes[options.name] = server.subscribe(self._notify)
+        if self._found_changes is not None:
+            server.found_changes.add(partial(self._found_changes, options.name))
         predecessor = self._retiring.get(options.name)
         if predecessor is not None:
             server.succeed(predecessor.server)

@@ -24,7 +24,7 @@ from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, Sess
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import CallerRequest, Connection
-from toolcrib.upstream.fleet import Logins, RemoteServer
+from toolcrib.upstream.fleet import Listeners, Logins, RemoteServer
 from toolcrib.upstream.forwarding import paused
 from toolcrib.upstream.listing import RemoteTool
 from toolcrib.upstream.login_prompt import (
@@ -122,6 +122,15 @@ class UpstreamServer(RemoteServer):
     def revive(self) -> bool:
         """Try the server again if it was given up. Returns whether it was."""
         return self._supervisor.revive()
+
+    @property
+    def found_changes(self) -> Listeners:
+        """Notified when its list of tools was found to be another one, unless another process has said so."""
+        return self._supervisor.found_changes
+
+    def list_again(self) -> None:
+        """List again soon, because another process has found that the lists changed."""
+        self._supervisor.list_again()
 
     def end(self) -> None:
         """Refuse what waits for a connection, as none will come any more."""

@@ -9,11 +9,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
+import anyio
 from anyio.lowlevel import checkpoint
 
 from toolcrib.errors import (
     BackendNotFound,
     InvalidRequest,
+    StateUnavailable,
     ToolcribError,
 )
 from toolcrib.providers.accounts import AccountGroup
@@ -53,6 +55,7 @@ class ServerManager:
         self._wait_indexed = wait_indexed
         self._cache = None if state is None else CatalogCache(state)
         self._state = state or MemoryStore()
+        self._changes = _ListChanges(self._state)
         self._logins: Logins | None = None
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._servers = tuple(servers)
@@ -63,7 +66,7 @@ class ServerManager:
         self.fleet = self._new_fleet()
 
     def _new_fleet(self) -> Fleet:
-        return Fleet(self._options, self._cache, self._wait_indexed, lambda: self.logins)
+        return Fleet(self._options, self._cache, self._wait_indexed, lambda: self.logins, self._changes.found)
 
     @property
     def logins(self) -> Logins:
@@ -78,7 +81,7 @@ class ServerManager:
         self.fleet = self._new_fleet()
         end = self.fleet.subscribe(self._listeners.notify)
         try:
-            async with self.fleet as fleet:
+            async with self._changes.shared(self._list_again), self.fleet as fleet:
                 self._loop_ref = (asyncio.get_running_loop(), threading.get_ident())
                 try:
                     self._apply_in_loop()
@@ -172,6 +175,11 @@ class ServerManager:
         servers = self.fleet.providers() if name is None else (self.fleet.server(name),)
         return tuple(server.name for server in servers if server.revive())
 
+    def _list_again(self, name: str | None) -> None:
+        for server in self.fleet.providers():
+            if name in (None, server.name):
+                server.list_again()
+
     def names(self) -> tuple[str, ...]:
         """Return the servers' names, in the order of the settings."""
         return tuple(server.name for server in self._servers)
@@ -207,3 +215,58 @@ class ServerManager:
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back whenever a server was added or removed, or changed its tools or status."""
         return self._listeners.add(callback)
+
+
+class _ListChanges:
+    """Exchanges with the other processes of a shared state which servers' lists of tools have changed.
+
+    A server that reports changes does so to each process. For one that does not, the first process that finds a
+    change, when it connects again for example, spares the others from offering the old tools.
+    """
+
+    def __init__(self, state: StateStore) -> None:
+        self._is_shared = state.shared
+        self._channel = state.channel("changed lists")
+        self._process = secrets.token_hex(8)
+        self._names: set[str] = set()
+        self._event = anyio.Event()
+
+    def found(self, name: str) -> None:
+        """Tell the others that the list of this server has changed."""
+        if self._is_shared:
+            self._names.add(name)
+            self._event.set()
+
+    @contextlib.asynccontextmanager
+    async def shared(self, list_again: Callable[[str | None], None]) -> AsyncIterator[None]:
+        """Send and receive changes inside the block. `list_again` gets the name of a server; None stands for all."""
+        if not self._is_shared:
+            yield
+            return
+        failed: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._send)
+            group.start_soon(self._receive, list_again)
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
+                failed = error
+            group.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _send(self) -> None:
+        while True:
+            await self._event.wait()
+            self._event = anyio.Event()
+            while self._names:
+                with contextlib.suppress(StateUnavailable):
+                    await self._channel.publish({"from": self._process, "server": self._names.pop()})
+
+    async def _receive(self, list_again: Callable[[str | None], None]) -> None:
+        async with self._channel.subscribe() as messages:
+            async for message in messages:
+                if message is None:
+                    list_again(None)
+                elif message.get("from") != self._process:
+                    list_again(str(message.get("server")))

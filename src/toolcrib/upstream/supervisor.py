@@ -142,6 +142,10 @@ class Supervisor:
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
         self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_channel)
+        self.found_changes = Listeners()
+        """Notified when its list of tools was found to be another one, unless another process has said so."""
+        self._expects_changes = False
+        """Whether another process has found that its lists changed."""
         self.given_up = False
         self._revive_event = anyio.Event()
         """Whether it has failed for good, after the options' `retries`."""
@@ -195,6 +199,12 @@ class Supervisor:
             self._set_unusable(reason, retry_at=None)
             connection.channel.refresh_needed.set()
             self.wake()
+
+    def list_again(self) -> None:
+        """List again soon, because another process has found that the lists changed."""
+        if self.connection is not None:
+            self._expects_changes = True
+            self.connection.channel.refresh_needed.set()
 
     def wake(self) -> None:
         """Cut the current pause short, because a caller wants the server."""
@@ -412,11 +422,13 @@ class Supervisor:
         if self.document_lister.documents is not None:
             self._catalog.save_documents(self.document_lister.documents)
         self.subscriptions.attach(connection)
+        had_catalog = self._has_catalog
         self._may_connect = self._has_catalog = True
         logger.debug(
             "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol_version
         )
-        self._adopt(connection, tool_list)
+        if self._adopt(connection, tool_list) and had_catalog:
+            self.found_changes.notify()
 
     async def _read_tools(self, connection: Connection) -> ToolList:
         """Read the tool list; where changes are held, with the trusted versions in place of changed ones."""
@@ -535,7 +547,11 @@ class Supervisor:
             return f"no tool list within {self._options.list_timeout_s:g} s", False
         if fresh.problem and not self.tool_list.problem:
             return fresh.problem, False
-        return "", self._adopt(connection, fresh)
+        was_expected, self._expects_changes = self._expects_changes, False
+        changed = self._adopt(connection, fresh)
+        if changed and not was_expected:
+            self.found_changes.notify()
+        return "", changed
 
 
 def _explain_no_tools(definitions: Sequence[Any], tool_list: ToolList) -> str:
