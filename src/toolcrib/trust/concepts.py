@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from toolcrib.trust.cues import Severity
+from toolcrib.trust.rules import Severity
 from toolcrib.trust.vocabulary import (
     ACCOUNT,
     END_OF,

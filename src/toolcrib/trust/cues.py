@@ -6,10 +6,9 @@ They were chosen so that hardly any of 5,142 tools of published servers has one.
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-Severity = Literal["hard", "soft"]
-"""A hard finding has hardly any honest explanation; a soft one has several."""
+from toolcrib.trust.rules import Severity
 
 
 class Cue(NamedTuple):

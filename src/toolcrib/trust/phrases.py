@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 from toolcrib.schema.invisible import visible
 from toolcrib.trust.concepts import find_concepts, is_order
 from toolcrib.trust.confusables import plain_letters
-from toolcrib.trust.cues import CUES, Severity
+from toolcrib.trust.cues import CUES
 from toolcrib.trust.encodings import ENGLISH, decoded_parts
+from toolcrib.trust.rules import Severity
 
 _MAX_CHARS: Final = 50_000
 """Characters of a text that are looked at."""

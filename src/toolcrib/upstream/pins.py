@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 import anyio.to_thread
@@ -18,7 +19,6 @@ from toolcrib.errors import InvalidArguments, ToolcribError
 from toolcrib.providers.base import Documents
 from toolcrib.schema import Schema
 from toolcrib.state.base import StateCodec, StateStore
-from toolcrib.trust.lint import Finding, lint_tool
 from toolcrib.trust.pins import (
     INSTRUCTIONS,
     PROMPT,
@@ -31,6 +31,7 @@ from toolcrib.trust.pins import (
     pinned_part,
     tool_part,
 )
+from toolcrib.trust.rules import Finding
 from toolcrib.types import JSON, Object, Rejected, Tool
 
 TRUST_META: Final = "toolcrib/trust"
@@ -334,8 +335,9 @@ def _hard_findings(server: str, part: JSON) -> tuple[Finding, ...]:
 
 def lint_part(server: str, part: JSON) -> tuple[Finding, ...]:
     """The findings of the lint in a part as it is pinned."""
+    lint_tool = import_module("toolcrib.trust.lint").lint_tool  # its patterns take a while to compile
     if not isinstance(part, Mapping):
-        return lint_tool(Tool(name=INSTRUCTIONS, namespace=server, description=str(part)))
+        return tuple(lint_tool(Tool(name=INSTRUCTIONS, namespace=server, description=str(part))))
     schema = part.get("inputSchema")
     try:
         tool = Tool(
@@ -345,7 +347,7 @@ def lint_part(server: str, part: JSON) -> tuple[Finding, ...]:
         )
     except ToolcribError:  # a name that no tool may have, of a template
         tool = Tool(name="?", namespace=server)
-    return lint_tool(tool, part)
+    return tuple(lint_tool(tool, part))
 
 
 def _fields(arguments: JSON) -> dict[str, JSON]:
