@@ -6,6 +6,7 @@ what is wrong with it.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
@@ -44,7 +45,7 @@ from toolcrib.server.context import (
     forwarded_meta,
     to_context,
 )
-from toolcrib.server.handlers import ToolServer
+from toolcrib.server.handlers import ToolServer, error_outcome, outcome_of
 from toolcrib.server.sdk_workarounds import (
     SPLICES_KEY,
     defer_large_parts,
@@ -271,22 +272,18 @@ class DirectMethods:
 
     async def answer(self, request: DirectRequest) -> tuple[int, bytes]:
         """Return the status and the body of the answer to a request."""
-        observed = self._server.observed
+        started, outcome, observe = time.monotonic(), "cancelled", self._server.observe
         try:
-            if observed is None:
-                return _OK, (await self._answer(request))[1]
-            body = b""
-
-            async def answer(_: RequestContext) -> HandlerResult:
-                nonlocal body
-                result, body = await self._answer(request)
-                return result
-
-            await observed(cast("RequestContext", request), answer)
+            result, body = await self._answer(request)
+            outcome = outcome_of(result)
         except Exception as error:  # noqa: BLE001 - as the SDK does
-            failed = modern_error_data(error)
+            outcome, failed = error_outcome(error), modern_error_data(error)
             return ERROR_CODE_HTTP_STATUS.get(failed.code, _OK), _error_body(request.request_id, failed)
-        return _OK, body
+        else:
+            return _OK, body
+        finally:
+            if observe is not None:
+                observe(request.method, outcome, time.monotonic() - started)
 
     async def _answer(self, request: DirectRequest) -> tuple[HandlerResult, bytes]:
         """The result of a request, and the whole response with it."""

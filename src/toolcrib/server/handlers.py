@@ -103,8 +103,8 @@ class ToolServer(NotifyingServer):
         self.connections: dict[str, Connection] = {}
         """Those of sessions over HTTP, by id."""
         self.tools = ToolHandlers(facade, lambda: self.server_info_stamp)
-        self.observed = None if observe is None else _observed(observe)
-        """Middleware that observes each request."""
+        self.observe = observe
+        """Gets the method, the outcome and the duration in seconds of each request."""
         self._own_middleware: tuple[ServerMiddleware[Any], ...] = ()
         self.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, self.tools.list_tools)
         self.add_request_handler("tools/call", mcp_types.CallToolRequestParams, self.tools.call_tool)
@@ -182,7 +182,7 @@ def make_server(
             (lambda ctx: ctx.method == "initialize", subscriptions.subscribe_session),
             (lambda ctx: LOG_LEVEL_META_KEY in (ctx.meta or {}), subscriptions.forward_logs),
         ]
-    server.complete([*([server.observed] if server.observed is not None else []), _where_applicable(rules)])
+    server.complete([*([] if observe is None else [_observed(observe)]), _where_applicable(rules)])
     return server
 
 
@@ -191,13 +191,9 @@ def _observed(observe: ObserveRequest) -> ServerMiddleware[Any]:
         started, outcome = time.monotonic(), "cancelled"
         try:
             result = await call_next(ctx)
-            failed = getattr(result, "is_error", None) or (isinstance(result, dict) and result.get("isError"))
-            outcome = "tool_error" if failed else "ok"
-        except MCPError as error:
-            outcome = str(error.error.code)
-            raise
-        except Exception:
-            outcome = "internal_error"
+            outcome = outcome_of(result)
+        except Exception as error:
+            outcome = error_outcome(error)
             raise
         else:
             return result
@@ -205,6 +201,17 @@ def _observed(observe: ObserveRequest) -> ServerMiddleware[Any]:
             observe(ctx.method, outcome, time.monotonic() - started)
 
     return run
+
+
+def outcome_of(result: HandlerResult) -> str:
+    """The outcome of a request with this result, for metrics."""
+    failed = result.get("isError") if isinstance(result, dict) else getattr(result, "is_error", None)
+    return "tool_error" if failed else "ok"
+
+
+def error_outcome(error: Exception) -> str:
+    """The outcome of a request that failed, for metrics."""
+    return str(error.error.code) if isinstance(error, MCPError) else "internal_error"
 
 
 def _where_applicable(rules: Sequence[_Rule]) -> ServerMiddleware[Any]:
