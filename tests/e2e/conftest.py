@@ -58,7 +58,7 @@ async def http_gateway(config: Path, *more: str, **environment: str) -> AsyncIte
     try:
         assert process.stderr is not None
         received = ""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async for chunk in process.stderr:
                 received += chunk.decode()
                 if address := re.search(r"http://\S+/mcp", received):
