@@ -239,7 +239,7 @@ class _ListChanges:
 
     @contextlib.asynccontextmanager
     async def shared(self, list_again: Callable[[str | None], None]) -> AsyncIterator[None]:
-        """Send and receive changes inside the block. `list_again` gets the name of a server; None stands for all."""
+        """Send and receive changes inside the block. `list_again` gets the name of a server, or None for all."""
         if not self._is_shared:
             yield
             return
