@@ -17,7 +17,7 @@ from tests.server.shop import Shop, in_front_of
 
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.server import notifications
+from toolcrib.server import subscriptions
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import StateCodec
@@ -466,7 +466,7 @@ async def test_servers_that_never_accept_a_subscription_delay_it_once_and_are_le
     async def never(ctx: Any, params: Any) -> Any:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(notifications, "_SUBSCRIBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(subscriptions, "_SUBSCRIBE_TIMEOUT_S", 0.3)
     good, silent = Shop("a"), Shop("b", uris=[f"b://{number}" for number in range(9)])
     silent.server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, never)
     with anyio.fail_after(4):
