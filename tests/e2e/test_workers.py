@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,10 +37,10 @@ def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
 class Workers:
     """A gateway with two workers."""
 
-    def __init__(self, folder: Path, servers: dict[str, Any], **own: Any) -> None:
+    def __init__(self, folder: Path, servers: dict[str, Any], *, runtime: Path | None = None, **own: Any) -> None:
         self.folder = folder
-        self.runtime = folder / "run"
-        self.runtime.mkdir()
+        # By default a short path, as paths of sockets have to be.
+        self.runtime = Path(tempfile.mkdtemp(prefix="run-")) if runtime is None else runtime
         self._log = folder / "log"
         self._path = folder / "toolcrib.json"
         self.configure(servers, **own)
@@ -86,6 +88,7 @@ class Workers:
         for pid in everything:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 def _environment(pid: int) -> bytes:
@@ -289,3 +292,16 @@ async def test_a_session_of_an_older_client_is_served_by_every_worker(workers: W
         async with client_at(workers.url, LEGACY) as client:
             for number in range(20):
                 assert not (await call(client, "notes:add_note", text=str(number))).is_error
+
+
+def test_workers_serve_where_paths_in_the_runtime_directory_are_too_long_for_sockets(
+    tmp_path: Path, notes_url: str
+) -> None:
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    gateway = Workers(tmp_path, {"notes": {"url": notes_url}}, runtime=long)
+    try:
+        gateway.wait_serving()
+        assert "ended" not in gateway.log()
+    finally:
+        gateway.close()

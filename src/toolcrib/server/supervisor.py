@@ -44,6 +44,9 @@ _SETTLE_S: Final = 30.0
 _STOP_MARGIN_S: Final = 5.0
 """Time for workers to stop in addition to that of their running calls, in seconds."""
 _POLL_S: Final = 0.05
+_SOCKET_PATH_BYTES: Final = 103
+"""The longest path of a Unix-domain socket, of the systems that toolcrib runs on."""
+_SOCKET_NAME_BYTES: Final = len("/toolcrib-12345678/programs-12345678.sock")
 _RANDOM: Final = SystemRandom()
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -370,10 +373,16 @@ class _ProgramsProcess:
             self._path.unlink(missing_ok=True)
 
 
-def runtime_folder() -> str | None:
-    """Where sockets belong: the user's runtime directory; None for that of temporary files."""
-    folder = os.environ.get("XDG_RUNTIME_DIR", "")
-    return folder if folder and os.access(folder, os.W_OK) else None
+def runtime_folder() -> str:
+    """Where sockets belong: the user's runtime directory, or that of temporary files.
+
+    A directory is passed over where the paths of sockets in it would be longer than the system allows.
+    """
+    for folder in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir()):
+        is_short = len(os.fsencode(folder)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES
+        if folder and is_short and os.access(folder, os.W_OK):
+            return folder
+    return "/tmp"  # noqa: S108 - `mkdtemp` makes a private folder in it
 
 
 async def _first_of(*events: anyio.Event, timeout_s: float) -> None:
