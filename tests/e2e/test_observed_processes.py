@@ -99,9 +99,13 @@ async def test_a_call_at_one_process_is_approved_shown_and_counted_at_the_consol
 
 async def test_one_address_shows_the_metrics_and_the_calls_of_all_workers(tmp_path: Path) -> None:
     console, metrics = free_port(), free_port()
-    addresses = {"console": {"address": f"127.0.0.1:{console}"}, "telemetry": {"metrics": f"127.0.0.1:{metrics}"}}
     with http_notes(tmp_path) as notes:
-        workers = Workers(tmp_path, {"notes": {"url": notes}}, **addresses)
+        workers = Workers(
+            tmp_path,
+            {"notes": {"url": notes}},
+            console={"address": f"127.0.0.1:{console}"},
+            telemetry={"metrics": f"127.0.0.1:{metrics}"},
+        )
         try:
             workers.wait_serving()
             with anyio.fail_after(120):
