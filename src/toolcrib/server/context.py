@@ -25,7 +25,7 @@ from toolcrib.containment import isolate
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError, UpstreamError
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY, STEP_UP_KEY, sdk_caller
-from toolcrib.server.sdk_workarounds import connection_of, local_session
+from toolcrib.server.sdk_workarounds import connection_of, has_progress_callback, local_session
 from toolcrib.surfaces.reply import error_text
 from toolcrib.types import LACKING_SCOPES, LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient, ToolResult
 from toolcrib.upstream.forwarding import ANSWER_TIMEOUT_S
@@ -223,9 +223,11 @@ class RequestClient(SessionClient):
 
     @property
     def wants_progress(self) -> bool:
-        """Whether the request carries a progress token."""
+        """Whether the request carries a progress token, or in memory a callback."""
         meta = self._request.meta
-        return meta is not None and ("progress_token" in meta or "progressToken" in meta)
+        if meta is not None and ("progress_token" in meta or "progressToken" in meta):
+            return True
+        return self._request.request is None and has_progress_callback(self._request)
 
     def _supports(self, capability: str) -> bool:
         if capability == "elicitation":

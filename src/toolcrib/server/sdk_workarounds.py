@@ -73,6 +73,12 @@ def _client_in_memory(ctx: ServerRequestContext[Any, Any]) -> object:
     return next((cell.cell_contents for cell in getattr(send_back, "__closure__", None) or ()), ctx.session)
 
 
+def has_progress_callback(ctx: ServerRequestContext[Any, Any]) -> bool:
+    """Whether a client in memory wants progress: it gives a callback, and no token in the request."""
+    channel: Any = ctx.session._request_outbound  # noqa: SLF001 - the SDK has no public way
+    return getattr(getattr(channel, "_inner", channel), "_on_progress", None) is not None
+
+
 def may_send_requests(ctx: ServerRequestContext[Any, Any]) -> bool:
     """Whether the connection is initialized, so that the SDK would accept requests other than the handshake."""
     return connection_of(ctx).initialize_accepted

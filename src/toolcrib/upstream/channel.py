@@ -148,6 +148,10 @@ class FastPath(Protocol):
     def is_usable(self) -> bool:
         """Whether requests can be sent this way now."""
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether what a server sends before a result arrives with the response, so that it is known whose it is."""
+
     async def call(
         self,
         method: str,

@@ -288,6 +288,7 @@ class Connection:
             and messages.users == "all"
             and not messages.may_ask
             and (client is None or (isinstance(client, SessionClient) and not client.wants_progress))
+            and (fast_path.has_streams or not self._wants_logs(ctx))
             and not TRACING.is_on
         )
 

@@ -183,6 +183,8 @@ class DirectCaller:
         if self._transport is not None:
             await self._transport.listening.wait()
 
+    has_streams = True
+
     @property
     def is_usable(self) -> bool:
         """Whether requests can be sent this way; not after a redirect."""

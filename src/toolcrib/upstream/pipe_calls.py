@@ -49,6 +49,8 @@ class PipeCalls:
             if not waiter.done():
                 waiter.set_exception(ExchangeError(FailureKind.CLOSED, "the connection was closed"))
 
+    has_streams = False
+
     @property
     def is_usable(self) -> bool:
         """Whether the pipes are open."""
