@@ -48,9 +48,10 @@ test: $(VENV)/.ready  ## Run the tests, but for the slow ones; COVERAGE=1 notes 
 	@rm -f .coverage.test
 	COVERAGE_FILE=.coverage.test $(PYTEST) -m "not slow and not network" $(if $(COVERAGE),$(MEASURED))
 
+# In the order of the files, because the longest tests, such as the conformance suite, are in files with few of them.
 test-all: $(VENV)/.ready  ## Run the tests that `make test` leaves out, and report what both cover
 	@rm -f .coverage .coverage.test-all
-	COVERAGE_FILE=.coverage.test-all $(PYTEST) -m "slow or network" $(MEASURED)
+	COVERAGE_FILE=.coverage.test-all $(PYTEST) --no-loadscope-reorder -m "slow or network" $(MEASURED)
 	$(BIN)/coverage combine --quiet --keep .coverage.test-all $(wildcard .coverage.test)
 	$(BIN)/coverage report
 	$(if $(wildcard .coverage.test),$(BIN)/coverage report --fail-under=95 --include='$(CORE)' --format=total,\
