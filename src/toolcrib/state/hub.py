@@ -284,7 +284,7 @@ class HubStore:
                 codec,
                 limits=TableLimits(max_entries, max_size, keep),
                 batched=batched and not keep,
-                is_large=durable,
+                is_large=durable and not batched,  # what is batched changes with every call, and is small
                 clock=self._clock,
             )
         return table
