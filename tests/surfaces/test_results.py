@@ -47,6 +47,7 @@ def people(*, state: StateStore | None = None, **options: Any) -> App:
     add("roomy", large, meta={"anthropic/maxResultSizeChars": 500_000})
     add("failed", ToolResult(content=({"type": "text", "text": "boom\n" * 20_000},), is_error=True))
     add("picture", ToolResult(content=(image(b"x" * 400_000, "image/png").content[0],)))
+    add("hollow", ToolResult(structured={"rows": [[]] * 50_000}))
     add("audio", ToolResult(content=({"type": "audio", "data": "A" * 400_000, "mimeType": "audio/wav"},)))
     return app
 
@@ -86,6 +87,12 @@ async def test_the_link_in_the_reply_reads_the_whole_result() -> None:
         assert link.size == len(TEXT)
         read = await client.read_resource(link.uri)
         assert getattr(read.contents[0], "text", None) == TEXT
+
+
+async def test_a_large_result_of_nothing_but_structure_is_replaced_too() -> None:
+    async with client_of(people()) as client:
+        text = text_of(await client.call_tool("execute_tool", {"name": "people:hollow"}))
+        assert "is too long to show whole" in text
 
 
 async def test_a_result_within_the_budget_is_unchanged() -> None:

@@ -215,19 +215,20 @@ def _blob_chars(block: Object) -> int:
 
 
 def _chars_up_to(value: JSON, most: int) -> int:
-    """The characters in the texts and keys of a value, give or take a few, as far as they are not above `most`."""
+    """The characters of a value as JSON, give or take a few, as far as they are not above `most`."""
     count, todo = 0, [value]
     while todo and count <= most:
         one = todo.pop()
         if isinstance(one, str):
             count += len(one) + 3
-        elif isinstance(one, Mapping):
-            count += sum(len(key) + 4 for key in one)
-            todo.extend(one.values())
         elif isinstance(one, (list, tuple)):
+            count += 3
             todo.extend(one)
-        elif one is not None:
+        elif isinstance(one, (int, float)) or one is None:
             count += 5
+        else:
+            count += 3 + sum(len(key) + 4 for key in one)
+            todo.extend(one.values())
     return count
 
 
@@ -236,7 +237,10 @@ async def _document_text(result: ToolResult) -> str:
     blocks = [block for block in result.content if block.get("type") != "image"]
     texts = [_block_text(block) for block in blocks]
     if result.structured is not None and not (texts and texts[0] and _says_all(texts[0], result.structured)):
-        return "".join(json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).iterencode(result.structured))
+        try:
+            return json_text(result.structured)
+        except RecursionError:  # nested very deep, which takes many times as long
+            return "".join(json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).iterencode(result.structured))
     if blocks and all(text is not None for text in texts):
         return "\n".join(text for text in texts if text is not None)
     return json_text(blocks)
