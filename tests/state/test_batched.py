@@ -55,6 +55,7 @@ async def test_changes_are_written_in_the_background(file: Path, monkeypatch: py
             written = counts(other, batched=False)
             while await written.get("a") is None:  # noqa: ASYNC110 - the other process of the file has no event
                 await anyio.sleep(0.01)
+            assert await written.get("a") == 1
 
 
 async def test_two_processes_add_to_each_others_changes(file: Path) -> None:

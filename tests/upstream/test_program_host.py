@@ -115,6 +115,7 @@ async def test_a_changed_list_reaches_every_worker(tmp_path: Path) -> None:
         await call(servers[0], "grow", name="new")
         for server in servers:
             await until(server, partial(has_tool, server, "new"))
+        assert [await call_json(server, "echo", a=1) for server in servers] == [{"a": 1}] * 2
 
 
 async def test_a_changed_resource_reaches_every_worker_that_watches_it_and_is_subscribed_to_once(
@@ -143,8 +144,9 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_program(tmp_path: Pat
     async with workers(tmp_path, raw()) as servers:
         with anyio.move_on_after(0.2):
             await call(servers[0], "hang")
-        while "notifications/cancelled" not in await call_json(servers[1], "seen"):  # noqa: ASYNC110
+        while not (seen := await call_json(servers[1], "seen")).count("notifications/cancelled"):  # noqa: ASYNC110
             await anyio.sleep(0.01)
+        assert seen.count("notifications/cancelled") == 1
 
 
 async def test_a_question_of_a_program_that_several_workers_use_reaches_none_of_them(tmp_path: Path) -> None:

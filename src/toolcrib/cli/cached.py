@@ -242,7 +242,7 @@ async def _groups(listed: Sequence[tuple[ServerOptions, _Offer]]) -> AsyncIterat
         accounts = [
             (server.account_name, offer.tools, offer.status) for server, offer in listed if server.group == name
         ]
-        group = AccountGroup(name, lambda found=accounts: found, lambda _: lambda: None)  # type: ignore[misc]
+        group = AccountGroup(name, accounts.__iter__, lambda _: lambda: None)
         tools = tuple(await group.list_tools(Context(caller=LOCAL)))
         for status in group.statuses():
             yield _Offer(name, status, tools)

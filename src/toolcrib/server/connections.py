@@ -120,9 +120,9 @@ class _Bounded(PlainConnection):
         self._in_body = False
         self._closed = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it."""
-        super().connection_made(transport)  # type: ignore[misc]  # the base beside this mixin has it
+        super().connection_made(transport)
         address = transport.get_extra_info("peername")
         peer = str(address[0]) if isinstance(address, tuple) and address else ""
         if not self.limits.admit(peer):
@@ -171,7 +171,7 @@ class _Bounded(PlainConnection):
             limit_s = self.limits.options.keep_alive_s if self._deadline is None else None
         elif self._deadline is None or not self._head_bytes:
             limit_s = self.limits.options.head_timeout_s  # the head of the next request has begun
-        super().data_received(part)  # type: ignore[misc]  # the base beside this mixin has it
+        super().data_received(part)
         if self.transport.is_closing():
             self._arm(None)
             return

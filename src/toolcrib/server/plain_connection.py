@@ -43,8 +43,8 @@ class _ServerState(Protocol):
     """Replaced by another list every second."""
 
 
-class PlainConnection:
-    """A mixin for uvicorn's protocols."""
+class PlainConnection(asyncio.Protocol):
+    """A mixin for uvicorn's protocols, which are asyncio's too: what it passes on reaches the one beside it."""
 
     read_plain: ReadPlain | None
     transport: asyncio.Transport
@@ -54,6 +54,7 @@ class PlainConnection:
     server_state: _ServerState
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None
+    _unset_keepalive_if_required: Callable[[], None]
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
         super().__init__(config, *args, **more)  # type: ignore[call-arg]  # the base beside this mixin takes them
@@ -79,7 +80,7 @@ class PlainConnection:
         if answer is None:
             return False
         if self.timeout_keep_alive_task is not self._idle_timer:
-            self._unset_keepalive_if_required()  # type: ignore[attr-defined]  # the base beside this mixin has it
+            self._unset_keepalive_if_required()
         self._answering = self.loop.create_task(self._answer(answer))
         return True
 
@@ -128,7 +129,7 @@ class PlainConnection:
         if self._later:
             data, self._later = self._later, b""
             self.transport.resume_reading()
-            self.data_received(data)  # type: ignore[attr-defined]  # the base beside this mixin has it
+            self.data_received(data)
 
     def _close_idle(self) -> None:
         """Close a connection that has been idle for long enough. One timer serves for many requests."""
@@ -154,7 +155,7 @@ class PlainConnection:
             self._answering.cancel()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        super().connection_lost(exc)  # type: ignore[misc]  # the base beside this mixin has it
+        super().connection_lost(exc)
 
 
 def _reason(status: int) -> bytes:
