@@ -29,7 +29,7 @@ from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.replicas import ReplicaEndpoint, Replicas
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
-from toolcrib.server.session_calls import BODY_KEY, SessionCalls
+from toolcrib.server.session_calls import BODY_KEY, SessionCalls, is_supported
 from toolcrib.server.sessions import SessionManager
 from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator, Object
@@ -133,7 +133,7 @@ class StreamableHttpEndpoint:
         limit = self._options.max_body_bytes
         dormant = self._server.dormant if isinstance(self._server, ToolServer) else None
         calls = None
-        if isinstance(self._server, ToolServer):
+        if isinstance(self._server, ToolServer) and is_supported():
             calls = SessionCalls(self._server, self._server.connections)
         plain = SessionManager(self._server, self._options, self._replicas, dormant, calls)
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)

@@ -9,6 +9,7 @@ request for progress, whose notifications the dispatcher counts.
 import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Any, Final
 
 import anyio
@@ -16,8 +17,8 @@ from mcp.server.connection import Connection
 from mcp.server.lowlevel import Server
 from mcp.server.runner import ServerRunner
 from mcp.server.streamable_http import REQUEST_CANCELLED, StreamableHTTPServerTransport
+from mcp.shared import jsonrpc_dispatcher
 from mcp.shared.dispatcher import coerce_request_id
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher, _InFlight, _JSONRPCDispatchContext
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from pydantic_core import from_json
@@ -26,6 +27,10 @@ from starlette.types import Receive, Scope, Send
 
 from toolcrib.server.direct import accepts_json
 
+_sdk: Final[Any] = jsonrpc_dispatcher
+"""Of whose private parts this module uses some, and only those of the versions below."""
+_VERSIONS: Final = "2.3."
+"""How the versions of the SDK begin that have been read for this; with others, the transport answers everything."""
 BODY_KEY: Final = "toolcrib.body"
 """ASGI scope key: the whole body of a request."""
 _METHODS: Final = ("tools/call", "tools/list", "ping")
@@ -35,6 +40,15 @@ _RESERVED_META: Final = "io.modelcontextprotocol/"
 _TERMINATED: Final = "Session terminated before the request completed"
 _MAX_BYTES: Final = 64 * 1024
 """Of a request that is parsed here."""
+
+
+def is_supported(sdk: str | None = None) -> bool:
+    """Whether this works with a version of the SDK, by default the installed one.
+
+    >>> is_supported("2.3.1"), is_supported("2.4.0")
+    (True, False)
+    """
+    return (sdk or version("mcp")).startswith(_VERSIONS)
 
 
 class SessionCalls:
@@ -93,7 +107,7 @@ class _Reply:
         dispatcher: Any = connection.outbound
         metadata = ServerMessageMetadata(request_context=request, can_send_request=False)
         self._in_flight: dict[Any, Any] = dispatcher._in_flight  # noqa: SLF001 - the SDK has no public way
-        self._context: _JSONRPCDispatchContext[Any] = _JSONRPCDispatchContext(
+        self._context = _sdk._JSONRPCDispatchContext(  # noqa: SLF001 - as above
             transport=dispatcher._transport_builder(metadata),  # noqa: SLF001 - as above
             _dispatcher=dispatcher,
             _request_id=message.id,
@@ -104,8 +118,8 @@ class _Reply:
     async def run(self, runner: ServerRunner[Any]) -> None:
         """Handle the request as the dispatcher would. A notification of the client's may cancel it."""
         scope = anyio.CancelScope()
-        self._in_flight[coerce_request_id(self._request.id)] = _InFlight(scope=scope, dctx=self._context)
-        handle: Any = JSONRPCDispatcher._handle_request  # noqa: SLF001 - as above
+        self._in_flight[coerce_request_id(self._request.id)] = _sdk._InFlight(scope=scope, dctx=self._context)  # noqa: SLF001
+        handle = _sdk.JSONRPCDispatcher._handle_request  # noqa: SLF001 - as above
         await handle(self, self._request, self._context, scope, runner.on_request)
 
     async def _write_result(self, request_id: int | str, result: dict[str, Any]) -> None:
