@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,10 +180,13 @@ class Slow:
         raise AssertionError("it was not cancelled")
 
 
-async def test_a_client_cancels_a_call_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+async def answer_of_ended(
+    monkeypatch: pytest.MonkeyPatch, end: Callable[[Session], Awaitable[Any]]
+) -> tuple[int, bytes, int]:
+    """The status and body of a call that has begun when `end` ends it, and how many went past the transport."""
     slow = Slow(anyio.Event(), anyio.Event())
+    answers: list[Any] = []
     async with session(monkeypatch, [native("slow")], slow) as opened, anyio.create_task_group() as group:
-        answers: list[Any] = []
 
         async def ask() -> None:
             answers.append(await opened.post(call("slow")))
@@ -191,26 +194,25 @@ async def test_a_client_cancels_a_call_of_its_session(monkeypatch: pytest.Monkey
         group.start_soon(ask)
         with anyio.fail_after(5):
             await slow.begun.wait()
-            await opened.post(message("notifications/cancelled", {"requestId": 7}, id=...))
+            await end(opened)
             await slow.cancelled.wait()
     status, _, body = answers[0]
-    assert (status, json.loads(body)["error"]["code"], opened.direct) == (200, -32800, 1)
+    return status, body, opened.direct
+
+
+async def test_a_client_cancels_a_call_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancel(opened: Session) -> None:
+        await opened.post(message("notifications/cancelled", {"requestId": 7}, id=...))
+
+    status, body, direct = await answer_of_ended(monkeypatch, cancel)
+    assert (status, json.loads(body)["error"]["code"], direct) == (200, -32800, 1)
 
 
 async def test_the_end_of_a_session_ends_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow(anyio.Event(), anyio.Event())
-    async with session(monkeypatch, [native("slow")], slow) as opened, anyio.create_task_group() as group:
-        answers: list[Any] = []
+    async def delete(opened: Session) -> None:
+        await opened.http.delete("/mcp", headers={"mcp-session-id": opened.id})
 
-        async def ask() -> None:
-            answers.append(await opened.post(call("slow")))
-
-        group.start_soon(ask)
-        with anyio.fail_after(5):
-            await slow.begun.wait()
-            await opened.http.delete("/mcp", headers={"mcp-session-id": opened.id})
-            await slow.cancelled.wait()
-    status, _, body = answers[0]
+    status, body, _ = await answer_of_ended(monkeypatch, delete)
     assert (status, b"Session terminated" in body) == (500, True)
 
 
