@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx2
@@ -73,9 +73,17 @@ class Scripted:
         return found
 
 
+_Peer = TypeVar("_Peer", bound=Scripted)
+
+
 @contextlib.asynccontextmanager
 async def scripted(*script: bytes, closes: bool = False) -> AsyncIterator[Scripted]:
-    peer = Scripted(*script, closes=closes)
+    async with scripted_by(Scripted(*script, closes=closes)) as peer:
+        yield peer
+
+
+@contextlib.asynccontextmanager
+async def scripted_by(peer: _Peer) -> AsyncIterator[_Peer]:
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     peer.url = httpx2.URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
     try:
@@ -290,6 +298,87 @@ async def test_a_connection_that_was_closed_while_the_program_was_busy_is_not_us
         finally:
             await transport.aclose()
             server.join(10)
+
+
+def rest(peer: Scripted, seconds: float) -> None:
+    """Let the connection that is idle have been so for that long."""
+    (pool,) = peer.transport._pools.values()
+    (connection,) = pool._idle
+    connection.idle_since -= seconds
+
+
+@pytest.mark.parametrize(
+    ("kept", "idle_s", "connections"),
+    [
+        (b"timeout=5", 3.9, 1),
+        (b"timeout=5", 4.1, 2),
+        (b"max=100, Timeout=5", 4.1, 2),
+        (b"timeout=1", 0.4, 1),
+        (b"timeout=1", 0.6, 2),
+        (b"timeout=0", 0.0, 2),
+        (b"timeout=500", 29.0, 1),
+        (b"timeout=500", 31.0, 2),
+        (b"max=100", 29.0, 1),
+    ],
+)
+@pytest.mark.parametrize("parsed", [False, True])
+async def test_no_request_is_sent_when_the_server_may_just_be_closing_its_connection(
+    kept: bytes, idle_s: float, connections: int, parsed: bool
+) -> None:
+    more = [b"Keep-Alive: " + kept + b"\r\n", *([b"X-A: \x80\r\n"] if parsed else [])]
+    async with scripted(short(b"{}", *more), short(b"[]")) as peer:
+        assert (await peer.ask()).body == b"{}"
+        rest(peer, idle_s)
+        assert (await peer.ask()).body == b"[]"
+        assert peer.connections == connections
+
+
+class Impatient(Scripted):
+    """A server that closes the connection after each response, once that is asked for."""
+
+    def __init__(self, *script: bytes) -> None:
+        super().__init__(*script)
+        self.closing = anyio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.running.append(asyncio.current_task())
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while self.script:
+                self.requests.append(await reader.readuntil(HEADER_END))
+                writer.write(self.script.pop(0))
+                if self.connections == 1:
+                    await self.closing.wait()
+                    break
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        self.dropped.set()
+
+
+async def test_how_long_a_server_keeps_idle_connections_is_learned_from_the_first_that_it_closes() -> None:
+    async with scripted_by(Impatient(short(b"1"), short(b"2"), short(b"3"), short(b"4"), short(b"5"))) as peer:
+        assert (await peer.ask()).body == b"1"
+        rest(peer, 5.0)
+        peer.closing.set()
+        with anyio.fail_after(5):
+            await peer.dropped.wait()
+        assert (await peer.ask()).body == b"2"
+        rest(peer, 3.9)
+        assert (await peer.ask()).body == b"3"
+        assert peer.connections == 2
+        rest(peer, 4.2)
+        assert (await peer.ask()).body == b"4"
+        assert peer.connections == 3
+
+
+async def test_a_request_whose_connection_is_closed_instead_of_an_answer_is_sent_once() -> None:
+    async with scripted(short(b"{}"), b"") as peer:
+        assert (await peer.ask()).body == b"{}"
+        peer.closes = True
+        with pytest.raises(httpx2.TransportError, match="closed"):
+            await peer.ask()
+        assert (len(peer.requests), peer.connections) == (2, 1)
 
 
 async def test_a_host_that_cannot_be_reached_is_an_error_of_the_connection() -> None:

@@ -35,6 +35,9 @@ _MAX_HEADS: Final = 256
 _MAX_KEPT_BYTES: Final = 2048
 """Of a head that is remembered."""
 _MAX_LENGTH_DIGITS: Final = 6
+_KEEP_ALIVE: Final = b"keep-alive"
+_KEPT_FOR: Final = re.compile(rb"(?:.*,)?[\t ]*timeout[\t ]*=[\t ]*([0-9]{1,9})[\t ]*(?:,.*)?", re.IGNORECASE)
+"""A header `Keep-Alive` that says for how many seconds the server keeps the connection."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -59,6 +62,7 @@ class _PlainHead(NamedTuple):
     headers: Headers
     names: frozenset[bytes]
     length: int
+    kept_s: float
 
 
 class PooledResponse(httpx2.AsyncByteStream):
@@ -123,6 +127,8 @@ class HttpConnection(asyncio.Protocol):
         """Fires at the limit of this exchange or of an earlier one: one timer serves for many."""
         self._timer_due = math.inf
         self.idle_since = 0.0
+        self.kept_s = math.inf
+        """How long the server keeps the connection open between two requests, as far as it has said so."""
         self._reset()
 
     def _reset(self) -> None:
@@ -284,6 +290,7 @@ class HttpConnection(asyncio.Protocol):
             self.close()  # it came too late, and its exchange is about to do the same
             return
         waiter.set_result(PooledResponse(self, head.status, head.headers, body, head.names))
+        self.kept_s = head.kept_s
         self.idle_since = self._loop.time()
         self._owner.release(self)
 
@@ -304,6 +311,8 @@ class HttpConnection(asyncio.Protocol):
             self._is_json = value.lower().startswith(_JSON)
         elif name in (b"content-length", b"transfer-encoding"):
             self._has_length = True
+        elif name == _KEEP_ALIVE:
+            self.kept_s = _kept_s(value)
 
     def on_headers_complete(self) -> None:
         """Return the response, unless its body is worth waiting for."""
@@ -418,4 +427,14 @@ def _read_head(raw: bytes) -> _PlainHead | None:
         return None
     if not found.get(b"content-type", b"").lower().startswith(_JSON):
         return None
-    return _PlainHead(int(whole[1]), headers, frozenset(found), int(length))
+    return _PlainHead(int(whole[1]), headers, frozenset(found), int(length), _kept_s(found.get(_KEEP_ALIVE, b"")))
+
+
+def _kept_s(keep_alive: bytes) -> float:
+    """For how long the header says that a server keeps a connection, in seconds; infinity if it does not.
+
+    >>> _kept_s(b"timeout=5, max=100"), _kept_s(b"max=100")
+    (5.0, inf)
+    """
+    found = _KEPT_FOR.fullmatch(keep_alive)
+    return math.inf if found is None else float(found[1])

@@ -6,6 +6,7 @@ installed, calls therefore bypass it, except through a proxy, and where the serv
 
 import asyncio
 import importlib.util
+import math
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -24,6 +25,12 @@ from toolcrib.upstream.http_connection import HttpConnection, PooledResponse
 
 KEEP_ALIVE_S: Final = 30.0
 """How long an idle connection is kept, in seconds."""
+_MARGIN_S: Final = 1.0
+"""How long before the server closes an idle connection no request is sent on it any more, in seconds; at most half of
+the time that the server keeps it. A request that meets the end of its connection gets no answer.
+"""
+_LEAST_LEARNED_S: Final = 1.0
+"""A connection that was closed sooner was not closed for being idle."""
 _TCP_IDLE_S: Final = 60
 """Seconds until a silent connection is probed."""
 _HAPPY_EYEBALLS_S: Final = 0.25
@@ -37,13 +44,19 @@ FOR_CALLER_KEY: Final = "toolcrib.for_caller"
 
 
 class ConnectionPool:
-    """As many connections to one host as there are concurrent requests, each kept for a while."""
+    """As many connections to one host as there are concurrent requests, each kept for a while.
+
+    No connection is used for as long as the server might keep it: what the server says about that counts, and what it
+    did with earlier connections.
+    """
 
     def __init__(self, host: str, port: int, ssl_context: SSLContext | None) -> None:
         """With an SSL context, the connections use TLS."""
         self._host = host
         self._port = port
         self._ssl = ssl_context
+        self._kept_s = math.inf
+        """The shortest time after which the server has closed an idle connection, in seconds."""
         self._idle: deque[HttpConnection] = deque()
         self._open: set[HttpConnection] = set()
         self._cleanup: asyncio.TimerHandle | None = None
@@ -73,13 +86,26 @@ class ConnectionPool:
             connection.close()
 
     def _take_idle(self) -> HttpConnection | None:
-        oldest = asyncio.get_running_loop().time() - KEEP_ALIVE_S
+        now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since > oldest and not connection.is_closing and not connection.has_input():
-                return connection
+            if now < self._usable_until(connection):
+                if not connection.is_closing and not connection.has_input():
+                    return connection
+                self._learn(connection)
             connection.close()
         return None
+
+    def _usable_until(self, connection: HttpConnection) -> float:
+        """Until when an idle connection may be used, by the loop's clock."""
+        kept_s = min(connection.kept_s, self._kept_s)
+        return connection.idle_since + min(KEEP_ALIVE_S, kept_s - min(_MARGIN_S, kept_s / 2))
+
+    def _learn(self, connection: HttpConnection) -> None:
+        """Note for how long the server has kept an idle connection that it closed."""
+        idle_s = asyncio.get_running_loop().time() - connection.idle_since
+        if idle_s >= _LEAST_LEARNED_S:
+            self._kept_s = min(self._kept_s, idle_s)
 
     async def _connect(self, connect_s: float | None) -> HttpConnection:
         loop = asyncio.get_running_loop()
@@ -113,6 +139,7 @@ class ConnectionPool:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+            self._learn(connection)
 
     def release(self, connection: HttpConnection) -> None:
         """Take a connection back whose exchange has ended."""
