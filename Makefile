@@ -7,7 +7,7 @@ DEMO := .venv-demo
 RELEASE := .venv-release
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
+CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog.py,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-faults bench-soak bench-capacity bench-mixed dist release docs clean

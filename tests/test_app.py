@@ -28,7 +28,7 @@ from toolcrib.errors import (
     ToolNotFound,
 )
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.scripting.options import ScriptOptions
+from toolcrib.sandbox.limits import ScriptOptions
 from toolcrib.search.vectors import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.loader import load_settings

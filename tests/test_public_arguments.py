@@ -38,6 +38,7 @@ from toolcrib import (
     ToolResult,
     new_tool,
 )
+from toolcrib.checks import Constraint
 from toolcrib.discovery import BaseDynamicToolProvider, Guard, MetaTools, Session, ToolSearchEngine
 from toolcrib.fields import String
 from toolcrib.options import (
@@ -50,7 +51,6 @@ from toolcrib.options import (
     Token,
 )
 from toolcrib.providers import wrappers
-from toolcrib.ranges import Constraint
 from toolcrib.registry import BackendConfig, Registry, ToolProcessor, ToolRegistry
 from toolcrib.testing import FakeProvider
 

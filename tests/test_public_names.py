@@ -47,7 +47,7 @@ def test_importing_an_app_loads_no_server_and_no_client() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["names", "schema", "catalog.catalog", "search.engine"])
+@pytest.mark.parametrize("module", ["names", "schema", "catalog", "search.engine"])
 def test_the_core_loads_no_event_loop_and_no_protocol(module: str) -> None:
     heavy = tuple(name for name in HEAVY if name not in ("numpy", "jsonschema_rs"))
     program = f"import sys, toolcrib.{module}; print([name for name in {heavy!r} if name in sys.modules])"

@@ -13,8 +13,7 @@ from toolcrib.middleware.options import (
     RateOptions,
     RetryOptions,
 )
-from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.scripting.options import ScriptOptions
+from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.search.options import (
     Bm25Options,
     PastOptions,
@@ -27,8 +26,7 @@ from toolcrib.server.options import AuthOptions, HttpOptions, IssuerOptions, Tok
 from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
+from toolcrib.upstream.options import ArgumentOverride, FleetOptions, ServerOptions, ToolOverride
 
 __all__ = [
     "ArgumentOverride",

@@ -15,16 +15,19 @@ from tests.redis_server import NEEDS_REDIS, running_redis
 import toolcrib
 from toolcrib.cli.state import TABLES
 from toolcrib.gateway.past import saved_table
+from toolcrib.results.store import ResultStore
 from toolcrib.search.past import PastRequests
 from toolcrib.state.base import StateCodec
 from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
+from toolcrib.types import LOCAL, Caller
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 
 Command = Callable[..., Ran]
 SettingsFile = Callable[..., Path]
 SECRET = {"name": "secret"}
 PLAIN: StateCodec[Any] = StateCodec(lambda value: value, lambda value: value)
+TEXT = '{"rows": [{"id": 1}, {"id": 2}]}'
 
 
 @pytest.fixture
@@ -196,3 +199,45 @@ def test_state_in_redis_is_shown_and_cleared_in_the_same_way(
         ran = command("state", "--config", file)
         assert "cannot be used" in ran.err
         assert ran.code != 0
+
+
+# -- large results -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(settings: Callable[..., Path], tmp_path: Path) -> tuple[Path, str]:
+    """Settings whose state file holds one large result, and its handle."""
+    path = tmp_path / "state.sqlite"
+
+    async def keep() -> str:
+        async with SqliteStore(path) as store:
+            handle = await ResultStore(store).keep(LOCAL, "git:log", TEXT)
+            assert handle is not None
+            return handle
+
+    return settings({"state": {"path": str(path)}}, git=toolbox()), anyio.run(keep)
+
+
+def test_a_kept_result_is_printed_whole(command: Command, kept: tuple[Path, str]) -> None:
+    config, handle = kept
+    assert command("result", handle, "--config", config).out.strip() == TEXT
+
+
+def test_a_path_prints_what_it_selects(command: Command, kept: tuple[Path, str]) -> None:
+    config, handle = kept
+    assert command("result", handle, "--path", "$.rows[1].id", "--config", config).out.strip() == "2"
+
+
+def test_a_handle_that_is_not_kept_ends_with_the_exit_code_for_missing_things(
+    command: Command, kept: tuple[Path, str]
+) -> None:
+    config, _ = kept
+    ran = command("result", "r_aaaaaaaaaa", "--config", config)
+    assert ran.code != 0
+    assert "no longer kept" in ran.err
+
+
+def test_another_callers_result_is_printed_only_with_its_name(command: Command, kept: tuple[Path, str]) -> None:
+    config, handle = kept
+    assert Caller(id="ann") != LOCAL
+    assert command("result", handle, "--caller", "ann", "--config", config).code != 0

@@ -17,10 +17,10 @@ from tests.e2e.test_telemetry import ended
 from toolcrib.app import App
 from toolcrib.cli.main import app as cli
 from toolcrib.errors import SettingsError
-from toolcrib.metrics import GatewayMetrics
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import StateOptions
+from toolcrib.telemetry import GatewayMetrics
 from toolcrib.types import ServerState, ServerStatus, Tool
 
 __all__ = ["files"]

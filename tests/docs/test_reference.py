@@ -16,8 +16,7 @@ from toolcrib.discovery.meta_tools import META_TOOLS
 from toolcrib.gateway.options import SessionOptions
 from toolcrib.gateway.policy import Rule
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
-from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.scripting.options import ScriptOptions
+from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.loader import load_settings

@@ -23,12 +23,12 @@ from tests.e2e.conftest import Files, http_gateway, http_notes, notes
 
 from toolcrib.app import App
 from toolcrib.errors import MissingExtra, SettingsError, ToolNotFound
-from toolcrib.metrics import MAX_LABELS, GatewayMetrics
 from toolcrib.middleware.audit import AuditRecord
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch
 from toolcrib.settings.options import Settings, TelemetryOptions
 from toolcrib.state.memory import MemoryStore
+from toolcrib.telemetry import MAX_LABELS, GatewayMetrics
 from toolcrib.testing import text_of
 from toolcrib.types import LOCAL, Context, SearchReply, SearchRequest, ServerState, ServerStatus, Tool
 from toolcrib.usage.recorder import UsageRecorder

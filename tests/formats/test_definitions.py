@@ -6,8 +6,7 @@ import pytest
 from tests.formats.samples import CLOCK, ODATA, WEATHER
 
 from toolcrib.errors import InvalidRequest
-from toolcrib.formats import FORMATS, Names, definitions, openai, restored
-from toolcrib.formats.definitions import Format
+from toolcrib.formats import FORMATS, Format, Names, definitions, openai, restored
 
 TOOLS = [WEATHER, CLOCK, ODATA]
 

@@ -10,10 +10,9 @@ import anyio
 import numpy as np
 import pytest
 
-from toolcrib.gateway import embedding as embedding_module
 from toolcrib.gateway import indexing
-from toolcrib.gateway.embedding import BackgroundVectors, RequestEmbedder
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.indexing import BackgroundVectors, RequestEmbedder
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.search.options import SearchOptions
@@ -376,8 +375,8 @@ def test_a_text_without_a_vector_waits_once_and_its_row_is_known_after_the_next_
 
 
 def test_tools_of_requests_replace_no_vectors_of_shared_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_module, "_MAX_VECTORS", 2)
-    monkeypatch.setattr(embedding_module, "_MAX_OF_REQUESTS", 2)
+    monkeypatch.setattr(indexing, "_MAX_VECTORS", 2)
+    monkeypatch.setattr(indexing, "_MAX_OF_REQUESTS", 2)
     vectors, topics = _vectors_of("a letter", "an hour")
     for number in range(9):
         vectors.embed_of_request([f"letter {number}", "an hour"])

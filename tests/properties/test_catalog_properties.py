@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog import Catalog
 from toolcrib.errors import ToolcribError
 from toolcrib.names import spellings
 from toolcrib.types import Tool, Visibility

@@ -12,7 +12,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.options import CallOptions
 from toolcrib.sandbox import Limits, SandboxOptions
-from toolcrib.scripting.options import ScriptOptions
+from toolcrib.sandbox.limits import ScriptOptions
 from toolcrib.scripting.runner import CALLS_META, ScriptRunner, make_script_runner
 from toolcrib.testing import FakeProvider, FakeSource, ready
 from toolcrib.types import (

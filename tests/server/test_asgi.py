@@ -26,7 +26,7 @@ from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
 from toolcrib.server.http import http_app
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sockets import bind_socket
+from toolcrib.server.process import bind_socket
 from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
 from toolcrib.types import Caller, Context, Tool

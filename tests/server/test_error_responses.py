@@ -14,7 +14,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from tests.server.conftest import JSON, Own, at_address, client_at, crib, native, token, until
 
-from toolcrib.catalog.catalog import Page
+from toolcrib.catalog import Page
 from toolcrib.containment import isolate
 from toolcrib.errors import ExecutionFailed
 from toolcrib.server.handlers import ToolServer, make_server

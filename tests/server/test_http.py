@@ -18,8 +18,7 @@ from toolcrib.server.auth import StaticTokens
 from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.server.process import serve_http
-from toolcrib.server.sockets import bind_socket
+from toolcrib.server.process import bind_socket, serve_http
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running, text_of

@@ -1,6 +1,7 @@
-"""Variables in server entries."""
+"""Variables in server entries, and secrets outside of the settings."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolcrib.errors import SettingsError
 from toolcrib.settings.env import VariableExpander, VariableSource
 from toolcrib.settings.options import Settings
 
 Loading = Callable[..., Settings]
+SECRET = "correct horse battery staple"
 
 
 def filled(text: str, **environ: str) -> tuple[str, list[str]]:
@@ -152,3 +155,146 @@ def test_a_secret_of_the_keyring_is_filled_in(loading: Loading, monkeypatch: pyt
     first, second = loading(text).servers
     assert first.env == {"A": "secret"}
     assert second.problem == "the keyring has no secret OTHER (env.A)"
+
+
+# -- secrets in the keyring, in files, and in what programs print ------------------------------------------------------
+
+
+def printing(text: str) -> str:
+    """A command that prints a text."""
+    return shlex.join([sys.executable, "-c", f"print({text!r})"])
+
+
+def settings_of(loading: Loading, reference: str, **secrets: Any) -> Settings:
+    """Settings in which a server and a token refer to the same secret."""
+    own = {"secrets": secrets, "http": {"tokens": [{"secret": reference, "caller": "ann"}]}}
+    return loading(
+        json.dumps({"mcpServers": {"a": {"command": "run", "env": {"A": reference}}}, "toolcrib": own}),
+        PATH="/usr/bin",
+    )
+
+
+def assert_read(settings: Settings) -> None:
+    (server,), (token,) = settings.servers, settings.http.tokens
+    assert (server.env, server.problem) == ({"A": SECRET}, "")
+    assert (token.secret, token.caller) == (SECRET, "ann")
+    assert [one.problem for one in settings.secrets] == ["", ""]
+    assert {one.where for one in settings.secrets} == {"a.env.A", "toolcrib.http.tokens[0].secret"}
+    assert SECRET not in repr(settings.secrets)
+    assert settings.http_problem == ""
+
+
+def assert_missing(settings: Settings, reason: str) -> None:
+    (server,) = settings.servers
+    assert reason in server.problem
+    assert reason in settings.http_problem
+    assert all(reason in one.problem for one in settings.secrets)
+    assert settings.http.tokens == ()
+
+
+def test_a_secret_of_a_service_in_the_keyring(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {("github", "ann"): SECRET}
+    keyring = SimpleNamespace(get_password=lambda service, name: kept.get((service, name)), __spec__=object())
+    monkeypatch.setitem(sys.modules, "keyring", keyring)
+    assert_read(settings_of(loading, "${keyring:github/ann}"))
+    assert_missing(settings_of(loading, "${keyring:github/bob}"), "the keyring has no secret github/bob")
+
+
+def test_a_secret_in_a_file_beside_the_settings(loading: Loading, tmp_path: Path) -> None:
+    (tmp_path / "mail.key").write_text(f"{SECRET}\n")
+    settings = settings_of(loading, "${file:mail.key}")
+    assert_read(settings)
+    assert tmp_path / "mail.key" in settings.files  # so that a change of it is noticed
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "the file mail.key does not exist"),
+        (b"", "the file mail.key is empty"),
+        (b"\xff\xfe", "the file mail.key cannot be read as text"),
+        (b"x" * 70_000, "the file mail.key is longer than 65,536 bytes"),
+    ],
+)
+def test_a_file_without_a_usable_secret(loading: Loading, tmp_path: Path, content: bytes | None, reason: str) -> None:
+    if content is not None:
+        (tmp_path / "mail.key").write_bytes(content)
+    assert_missing(settings_of(loading, "${file:mail.key}"), reason)
+
+
+def test_a_secret_that_a_program_prints(loading: Loading) -> None:
+    assert_read(settings_of(loading, f"${{cmd:{printing(SECRET)}}}", commands=True))
+
+
+def test_a_program_runs_once_for_all_that_refer_to_it(loading: Loading, tmp_path: Path) -> None:
+    program = f"open('runs', 'a').write('x'); print({SECRET!r})"
+    assert_read(settings_of(loading, f"${{cmd:{shlex.join([sys.executable, '-c', program])}}}", commands=True))
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_no_program_runs_unless_the_settings_allow_it(loading: Loading, tmp_path: Path) -> None:
+    program = shlex.join([sys.executable, "-c", "open('ran', 'w')"])
+    assert_missing(settings_of(loading, f"${{cmd:{program}}}"), "is not run; set commands = true")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_gets_no_shell(loading: Loading, tmp_path: Path) -> None:
+    settings = settings_of(loading, f"${{cmd:{printing(SECRET)} ; touch ran && $(touch ran)}}", commands=True)
+    assert settings.http.tokens[0].secret == SECRET
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import sys; print('hush'); sys.exit(3)", "failed with exit code 3"),
+        ("import time; print('hush', flush=True); time.sleep(60)", "took longer than 0.5 s"),
+        (
+            "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])",
+            "took longer than 0.5 s",
+        ),
+        ("pass", "is empty"),
+        ("print('hush' * 50000)", "longer than 65,536 bytes"),
+    ],
+)
+def test_a_program_that_gives_no_secret(loading: Loading, program: str, reason: str) -> None:
+    command = shlex.join([sys.executable, "-c", program])
+    settings = settings_of(loading, f"${{cmd:{command}}}", commands=True, timeout=0.5 if "0.5" in reason else 10)
+    assert_missing(settings, reason)
+    assert "hush" not in f"{settings.secrets} {settings.http_problem} {settings.servers[0].problem}"
+
+
+def test_a_program_that_does_not_exist(loading: Loading) -> None:
+    assert_missing(settings_of(loading, "${cmd:/nonexistent/op read x}", commands=True), "the command op cannot be run")
+
+
+def test_the_arguments_of_a_program_are_not_shown(loading: Loading) -> None:
+    settings = settings_of(loading, f"${{cmd:{printing(SECRET)}}}", commands=True)
+    assert {one.source for one in settings.secrets} == {f"the command {Path(sys.executable).name}"}
+
+
+@pytest.mark.parametrize("literal", [SECRET, f"Bearer {SECRET}", "${file:a}${file:b}", "x${TOKEN}"])
+def test_a_literal_secret_is_refused_and_not_shown(loading: Loading, literal: str) -> None:
+    with pytest.raises(SettingsError, match="does not belong in this file") as refused:
+        settings_of(loading, literal)
+    assert SECRET not in str(refused.value)
+
+
+def test_a_default_replaces_a_secret_that_is_not_there(loading: Loading) -> None:
+    text = '{"mcpServers": {"a": {"command": "run", "env": {"A": "${file:missing:-none}"}}}}'
+    (server,) = loading(text).servers
+    assert (server.env, server.problem) == ({"A": "none"}, "")
+
+
+def test_variables_of_headers_and_credentials_count_among_the_secrets(loading: Loading) -> None:
+    auth = {"issuer": "https://login.example", "client_id": "me", "client_secret": "${THERE}"}
+    servers = {
+        "a": {"url": "https://a.example", "headers": {"X-Key": "${MISSING}", "X-Mode": "${MODE:-plain}"}},
+        "b": {"url": "https://b.example", "auth": auth},
+    }
+    found = loading(json.dumps({"mcpServers": servers}), THERE="a secret of the right length").secrets
+    assert [(secret.where, secret.source, bool(secret.problem)) for secret in found] == [
+        ("a.headers.X-Key", "the variable MISSING", True),
+        ("b.auth.client_secret", "the variable THERE", False),
+    ]
+    assert "right length" not in repr(found)

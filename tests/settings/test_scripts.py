@@ -9,8 +9,7 @@ import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import SettingsError
-from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.scripting.options import ScriptOptions
+from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.settings.options import Settings
 
 Loading = Callable[..., Settings]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.trust.confusables import plain_letters, skeleton
 from toolcrib.trust.lint import lint_between, lint_tool, lint_tools
+from toolcrib.trust.obfuscation import plain_letters, skeleton
 from toolcrib.trust.phrases import find_phrases
 from toolcrib.trust.rules import RULES, Finding
 from toolcrib.types import Tool

@@ -110,7 +110,7 @@ async def test_a_changed_definition_is_used_and_warned_of_by_default(
 async def test_a_held_change_keeps_the_trusted_definition_until_it_is_trusted(
     state: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcrib.upstream.pin_watch._LOOK_S", 0.02)
+    monkeypatch.setattr("toolcrib.upstream.pins._LOOK_S", 0.02)
     async with gateway(Wiki(tool("find", "Finds pages.")), state, "hold"):
         pass
     async with gateway(Wiki(tool("find", "Finds anything."), tool("drop", "Drops pages.")), state, "hold") as app:

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from toolcrib.metrics import GatewayMetrics
+from toolcrib.telemetry import GatewayMetrics
 from toolcrib.types import ServerState, ServerStatus
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 from pydantic_core import to_json
 
-from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog import Catalog
 from toolcrib.cli.render import check_server, print_description, print_failing, print_search, print_servers, print_tools
 from toolcrib.errors import ToolNotFound
 from toolcrib.formats.mcp import read_entry

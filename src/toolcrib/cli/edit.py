@@ -1,21 +1,47 @@
-"""Add, remove, enable and disable servers of a settings file; comments and order of the rest stay as they are."""
+"""Change settings files: add and remove servers, take over those of other clients, and make toolcrib a client's server.
+
+Comments and order of a file stay as they are. What is planned is shown first, without any secret.
+"""
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from difflib import unified_diff
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from toolcrib.cli.clients import own_file
-from toolcrib.cli.output import UsageError, echo, echo_json, pluralize
-from toolcrib.errors import SettingsError
-from toolcrib.names import nearest_namespace
+import click
+
+from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, pluralize, print_columns
+from toolcrib.errors import SettingsError, ToolcribError
+from toolcrib.names import nearest, nearest_namespace
 from toolcrib.settings import document
-from toolcrib.settings.clients import ANY_CLIENT
-from toolcrib.settings.document import FieldPath, SettingsFile
-from toolcrib.settings.imports import TABLE, FoundServer, plan_import, write_atomically
+from toolcrib.settings.clients import ANY_CLIENT, CLIENTS, ClientApp, Places, Platform, client_named, existing_files
+from toolcrib.settings.connections import (
+    ConnectedClient,
+    ConnectionStore,
+    FileChange,
+    client_file,
+    plan_connect,
+    plan_disconnect,
+    program,
+)
+from toolcrib.settings.document import FieldPath, SettingsFile, dotted, read_text
+from toolcrib.settings.edits import changed_text, server_places, shown_path
+from toolcrib.settings.env import user_folder
+from toolcrib.settings.imports import (
+    TABLE,
+    FoundServer,
+    ImportPlan,
+    PlannedServer,
+    plan_import,
+    read_servers,
+    write_atomically,
+)
 from toolcrib.settings.loader import find_settings_file
-from toolcrib.settings.servers import changed_text, server_places, shown_path
+
+_PROJECT_FILE: Final = "toolcrib.json"
 
 
 def add_server(
@@ -118,3 +144,221 @@ def _write(file: Path, before: str, after: str, done: str, name: str, *, dry_run
         echo("\n".join(unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm="")))
     else:
         echo(f"{done} {name} in {shown_path(file)}.")
+
+
+# -- other clients -----------------------------------------------------------------------------------------------------
+
+
+def import_servers(
+    names: Sequence[str], config: Path | None, *, keyring: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Add the servers of these clients or files, or of all that are found, to our own file."""
+    target = own_file(config)
+    found: list[FoundServer] = []
+    problems: list[str] = []
+    for path in _files(names):
+        if path.resolve() == target.resolve():
+            continue
+        try:
+            found += read_servers(path, os.environ)
+        except ToolcribError as error:
+            problems.append(error.message)
+    plan = plan_import(found, target, os.environ, keyring=keyring)
+    if not as_json:
+        _print_plan(plan, problems)
+    written = bool(plan.added) and _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
+    if written:
+        plan.write()
+    if as_json:
+        echo_json({**_plan_json(plan), "problems": problems, "written": written})
+    elif written:
+        echo(f"Added {pluralize(len(plan.added), 'server')} to {shown_path(target)}.")
+
+
+def connect_client(
+    name: str, config: Path | None, *, project: bool, keyring: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Move a client's servers to our own file, and make toolcrib its server."""
+    client, target = _client(name), own_file(config, project=project)
+    file, path = client_file(client, _places(), project=project)
+    store = ConnectionStore.of_user(os.environ)
+    if any(one.path == path for one in store.find(client)):
+        raise SettingsError(
+            f"{client.title} is already connected: {shown_path(path)}",
+            hint=f"To undo it: toolcrib disconnect {client.id}",
+        )
+    is_filled = path.exists() and bool(read_text(path, str(path)).strip())
+    found = [one for one in read_servers(path, os.environ) if one.at[0] != "projects"] if is_filled else []
+    plan = plan_import(found, target, os.environ, keyring=keyring)
+    moved = [one.found.key for one in plan.servers if one.action != "skip"]
+    argv = (*program(), "serve", "--config", str(target.absolute()))
+    change = plan_connect(client, file, path, argv, moved)
+    if not as_json:
+        _print_plan(plan, ())
+        echo(f"toolcrib becomes the server of {client.title}: {shown_path(path)}")
+    written = _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
+    if written:
+        plan.write()
+        _make(store, client, change)
+    if as_json:
+        echo_json({**_plan_json(plan), **_change_json(client, change), "written": written})
+    elif written:
+        echo(f"Connected. Restart {client.title}; to undo it: toolcrib disconnect {client.id}")
+
+
+def _make(store: ConnectionStore, client: ClientApp, change: FileChange) -> None:
+    """Remember first, so that what is changed can always be undone."""
+    store.save(client, change)
+    try:
+        change.make()
+    except BaseException:
+        now = change.path.read_bytes() if change.path.exists() else None
+        for one in store.find(client):
+            if one.path == change.path and sha256(now or b"").hexdigest() != one.written:
+                store.forget(one)
+        raise
+
+
+def disconnect_client(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Restore the files of a client as they were before."""
+    client = _client(name)
+    store = ConnectionStore.of_user(os.environ)
+    connections = store.find(client)
+    if not connections:
+        raise SettingsError(f"{client.title} is not connected to toolcrib", hint=_connected_hint(store.find()))
+    changes = [plan_disconnect(one) for one in connections]
+    if not as_json:
+        for change in changes:
+            done = "is removed again" if change.after is None else "is restored"
+            back = f", with {', '.join(change.moved)}" if change.moved else ""
+            echo(f"{shown_path(change.path)} {done}{back}")
+    written = _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
+    if written:
+        for connection, change in zip(connections, changes, strict=True):
+            change.make()
+            store.forget(connection)
+    if as_json:
+        echo_json({"files": [_change_json(client, change) for change in changes], "written": written})
+    elif written:
+        echo(f"Disconnected. Restart {client.title}. The servers stay in toolcrib's file too.")
+
+
+def _connected_hint(connections: Iterable[ConnectedClient]) -> str:
+    names = sorted({one.client for one in connections})
+    return f"Connected clients: {', '.join(names)}." if names else "No client is connected."
+
+
+# -- where -------------------------------------------------------------------------------------------------------------
+
+
+def _places() -> Places:
+    platform: Platform = "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
+    home = Path(os.environ.get("HOME") or os.environ.get("USERPROFILE") or Path.home())
+    return Places(platform=platform, home=home, project=Path.cwd(), environ=os.environ)
+
+
+def _client(name: str) -> ClientApp:
+    client = client_named(name)
+    if client is None:
+        known = [one.id for one in CLIENTS]
+        raise UsageError(
+            f'There is no client "{name}".', hint=f"Clients: {', '.join(known)}.", suggestions=nearest(name, known)
+        )
+    return client
+
+
+def _files(names: Sequence[str]) -> list[Path]:
+    """The files of these clients, or the files that are named; without names, those of all clients."""
+    places, found = _places(), list[Path]()
+    for name in names:
+        if client_named(name) is None and Path(name).expanduser().is_file():
+            found.append(Path(name).expanduser())
+        else:
+            client = _client(name)
+            files = [path for one, _, path in existing_files(places) if one is client]
+            if not files:
+                raise SettingsError(f"{client.title} has no configuration file here")
+            found += files
+    return found if names else [path for _, _, path in existing_files(places)]
+
+
+def own_file(config: Path | None, *, project: bool = False) -> Path:
+    """Our own file to write: the one that is named, or that of the project or of the user."""
+    if config is not None:
+        return config.expanduser()
+    if project:
+        return Path.cwd() / _PROJECT_FILE
+    folder = user_folder(os.environ)
+    toml = folder / "config.toml"
+    return toml if toml.is_file() else folder / "config.json"
+
+
+def _agreed(*, dry_run: bool, yes: bool, as_json: bool) -> bool:
+    """Whether to go on. Asks at a terminal; anywhere else, only `--yes` agrees."""
+    if dry_run:
+        return False
+    if yes:
+        return True
+    if as_json or not sys.stdin.isatty():
+        raise UsageError(
+            "Nothing was written: confirmation needs a terminal.",
+            hint="Pass --yes to confirm in advance, or --dry-run to see the changes.",
+        )
+    if click.confirm("Write this?", err=True):
+        return True
+    echo("Nothing was written.")
+    raise click.exceptions.Exit(ExitCode.REFUSED)
+
+
+# -- preview -----------------------------------------------------------------------------------------------------------
+
+_WORDS: Final = {"add": "add", "same": "has it", "skip": "leave out"}
+
+
+def _print_plan(plan: ImportPlan, problems: Sequence[str]) -> None:
+    rows = [
+        (_WORDS[one.action], one.name, one.endpoint, _note(one), shown_path(one.found.path)) for one in plan.servers
+    ]
+    print_columns(rows, head=("", "SERVER", "STARTS", "NOTE", "FROM"))
+    for problem in problems:
+        echo(f"cannot be read: {problem}")
+    if not rows:
+        echo("No servers of other clients were found.")
+    elif not plan.added:
+        echo(f"\n{shown_path(plan.file)} has all of them." if any(one.action == "same" for one in plan.servers) else "")
+    else:
+        echo(f"\n{pluralize(len(plan.added), 'server')} to add to {shown_path(plan.file)}.")
+        if plan.secrets:
+            where = "the keyring" if plan.keyring else f"{shown_path(plan.env_file)}, which only you can read"
+            echo(f"{pluralize(len(plan.secrets), 'secret')} to move to {where}.")
+
+
+def _note(server: PlannedServer) -> str:
+    if server.action == "skip":
+        return server.reason
+    renamed = "" if server.name == server.found.key else f'called "{server.found.key}" there'
+    moved = pluralize(len(server.secrets), "secret") if server.secrets and server.action == "add" else ""
+    return "; ".join(filter(None, (renamed, moved)))
+
+
+def _plan_json(plan: ImportPlan) -> dict[str, Any]:
+    return {
+        "config": str(plan.file),
+        "secrets": "keyring" if plan.keyring else str(plan.env_file),
+        "servers": [
+            {
+                "name": one.name,
+                "action": one.action,
+                "reason": one.reason,
+                "client": one.found.client.id,
+                "file": str(one.found.path),
+                "field": dotted(one.found.at),
+                "secrets": list(one.secrets),
+            }
+            for one in plan.servers
+        ],
+    }
+
+
+def _change_json(client: ClientApp, change: FileChange) -> dict[str, Any]:
+    return {"client": client.id, "file": str(change.path), "moved": list(change.moved)}

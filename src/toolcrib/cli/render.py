@@ -26,7 +26,7 @@ from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact
 from toolcrib.surfaces.selection import is_worth_naming, likely_places, shares
 from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
-from toolcrib.upstream.overrides import override_note
+from toolcrib.upstream.options import override_note
 
 _SIMILAR_SHOWN = 3
 """How many near-duplicates a hit names."""

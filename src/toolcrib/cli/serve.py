@@ -120,8 +120,9 @@ def _fastest_loop() -> str:
 def _supervise(settings: Settings, host: str, port: int, workers: int, log: LogOptions) -> NoReturn:
     """Run this command once for each worker, and watch over them. Raises `SettingsError` for an address in use."""
     _log_to_stderr(log)
-    supervisor, sockets = (import_module(f"toolcrib.server.{name}") for name in ("supervisor", "sockets"))
-    options = supervisor.SupervisorOptions(
+    supervision = import_module("toolcrib.server.workers")
+    bind_socket = import_module("toolcrib.server.process").bind_socket
+    options = supervision.SupervisorOptions(
         workers=workers,
         command=(sys.executable, *sys.orig_argv[1:]),
         drain_s=settings.http.drain_s,
@@ -129,11 +130,11 @@ def _supervise(settings: Settings, host: str, port: int, workers: int, log: LogO
     )
     addresses = {"console": settings.console.address, "metrics": settings.telemetry.metrics}
     with ExitStack() as stack:
-        listeners = {"http": stack.enter_context(sockets.bind_socket(host, port))}
+        listeners = {"http": stack.enter_context(bind_socket(host, port))}
         for name, own in addresses.items():
             if own:
-                listeners[name] = stack.enter_context(sockets.bind_socket(*host_and_port(own, "127.0.0.1", 0)))
-        run = supervisor.WorkerSupervisor(options, listeners).run
+                listeners[name] = stack.enter_context(bind_socket(*host_and_port(own, "127.0.0.1", 0)))
+        run = supervision.WorkerSupervisor(options, listeners).run
         raise SystemExit(anyio.run(run, backend_options={"use_uvloop": _fastest_loop() == "uvloop"}))
 
 

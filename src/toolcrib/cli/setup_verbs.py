@@ -4,6 +4,7 @@ The work is done in the other modules of this package, which are imported inside
 """
 # ruff: noqa: ARG001, PLC0415 - `debug` is read by `report_errors`
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 
 from toolcrib.cli.completion import complete_client, complete_server
 from toolcrib.cli.options import ServerSource, config_option, reports, takes_servers
-from toolcrib.cli.output import UsageError
+from toolcrib.cli.output import ExitCode, UsageError
 
 
 @click.command()
@@ -64,6 +65,27 @@ def state(
         forget_learned(options, name, tenant, caller, as_json=as_json)
     else:
         clear_state(options, name, as_json=as_json)
+
+
+@click.command(short_help="Check whether the audit log was changed.")
+@click.argument("action", type=click.Choice(("verify", "digest")), metavar="verify|digest")
+@click.argument("what", required=False, metavar="[FILE|JSON]")
+@click.option("--holds", metavar="HASH", help="With verify: a hash noted earlier, which the log must still have.")
+@config_option
+@reports()
+def audit(*, action: str, what: str | None, holds: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
+    """Check the audit log: that no record was changed, left out or added.
+
+    verify checks FILE, or the log that the settings name, with the older files beside it. The exit code is 6 if the
+    log is not whole. digest prints the digest that the log has for these arguments of a call, a JSON object or @FILE;
+    both need the key of the log, from the settings, if it has one.
+    """
+    from toolcrib.cli.state import check_audit, print_digest
+
+    if action == "digest":
+        print_digest(what, config, as_json=as_json)
+    elif not check_audit(what, config, holds, as_json=as_json):
+        raise click.exceptions.Exit(ExitCode.SERVER)
 
 
 @click.command(short_help="Show what the gateway was used for, and how many tokens it saved.")
@@ -125,6 +147,11 @@ _changed_file_option = click.option(
 )
 
 
+def _edit() -> Any:
+    """The module that changes files."""
+    return import_module("toolcrib.cli.edit")
+
+
 @click.command(short_help="Add a server to the settings file.")
 @click.argument("name")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND [ARG]...]")
@@ -140,9 +167,7 @@ def add(*, name: str, words: tuple[str, ...], config: Path | None, debug: bool, 
 
     A gateway that runs with the file starts it at once. Literal secrets move to ~/.config/toolcrib/secrets.env.
     """
-    from toolcrib.cli.edit import add_server
-
-    add_server(name, words, config, **options)
+    _edit().add_server(name, words, config, **options)
 
 
 @click.command(short_help="Remove a server from the settings file.")
@@ -152,9 +177,7 @@ def add(*, name: str, words: tuple[str, ...], config: Path | None, debug: bool, 
 @reports()
 def remove(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
     """Remove a server from the settings file. A gateway that runs with it stops the server once its calls are done."""
-    from toolcrib.cli.edit import remove_server
-
-    remove_server(name, config, **options)
+    _edit().remove_server(name, config, **options)
 
 
 @click.command()
@@ -164,9 +187,7 @@ def remove(*, name: str, config: Path | None, debug: bool, **options: Any) -> No
 @reports()
 def enable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
     """Enable a server that is disabled in the settings file."""
-    from toolcrib.cli.edit import switch_server
-
-    switch_server(name, config, on=True, **options)
+    _edit().switch_server(name, config, on=True, **options)
 
 
 @click.command()
@@ -176,9 +197,7 @@ def enable(*, name: str, config: Path | None, debug: bool, **options: Any) -> No
 @reports()
 def disable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
     """Disable a server in the settings file, and keep its entry."""
-    from toolcrib.cli.edit import switch_server
-
-    switch_server(name, config, on=False, **options)
+    _edit().switch_server(name, config, on=False, **options)
 
 
 @click.command("import")
@@ -194,9 +213,7 @@ def import_verb(*, names: tuple[str, ...], debug: bool, **options: Any) -> None:
     Without a name, all clients are looked for. You see what would be added, and are asked. Literal secrets move to
     ~/.config/toolcrib/secrets.env, which only you can read. The clients' files are not changed.
     """
-    from toolcrib.cli import clients
-
-    clients.import_servers(names, **options)
+    _edit().import_servers(names, **options)
 
 
 @click.command(short_help="Make toolcrib the only server of a client.")
@@ -212,9 +229,7 @@ def connect(*, client: str, debug: bool, **options: Any) -> None:
 
     What the client's file held is kept, and `toolcrib disconnect` restores it.
     """
-    from toolcrib.cli import clients
-
-    clients.connect_client(client, **options)
+    _edit().connect_client(client, **options)
 
 
 @click.command(short_help="Restore the file of a client.")
@@ -224,9 +239,101 @@ def connect(*, client: str, debug: bool, **options: Any) -> None:
 @reports()
 def disconnect(*, client: str, debug: bool, **options: Any) -> None:
     """Restore the file of a client as it was before `toolcrib connect`."""
-    from toolcrib.cli import clients
+    _edit().disconnect_client(client, **options)
 
-    clients.disconnect_client(client, **options)
+
+_state_file_option = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file that says where state is kept.",
+)
+
+
+@click.group(short_help="Create, list and revoke API keys of callers.")
+def tokens() -> None:
+    """Create, list and revoke API keys, with which callers connect over HTTP.
+
+    A gateway accepts them if its settings say `api_keys = true` in [toolcrib.auth]. Keys are kept in the state file or
+    in Redis, as hashes. Creating and revoking needs no restart.
+    """
+
+
+@tokens.command(short_help="Create an API key, and show it once.")
+@click.option("--caller", required=True, metavar="ID", help="Who uses the key.")
+@click.option("--tenant", metavar="NAME", help="The caller's tenant.")
+@click.option("--scope", "scopes", multiple=True, metavar="NAME", help="A scope of the caller; repeat for more.")
+@click.option("--role", "roles", multiple=True, metavar="NAME", help="A role, for policies.")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="A group, for policies.")
+@click.option("--expires", default="90d", metavar="TIME", help="How long it lasts: 12h, 90d (the default) or never.")
+@click.option("--note", default="", metavar="TEXT", help="What it is for, shown by list.")
+@_state_file_option
+@reports()
+def create(
+    *,
+    caller: str,
+    expires: str,
+    note: str,
+    config: Path | None,
+    as_json: bool,
+    debug: bool,
+    **claims: Any,
+) -> None:
+    """Create an API key, and show it once: toolcrib tokens create --caller ann --scope read
+
+    Only its hash is kept, so it cannot be shown again.
+    """
+    from toolcrib.cli.access import create_key
+
+    create_key(caller, claims, expires, note, config, as_json=as_json)
+
+
+@tokens.command("list", short_help="List the API keys, without their secrets.")
+@_state_file_option
+@reports()
+def list_keys(*, config: Path | None, as_json: bool, debug: bool) -> None:
+    """List the API keys that are valid, without their secrets."""
+    from toolcrib.cli.access import print_keys
+
+    print_keys(config, as_json=as_json)
+
+
+@tokens.command(short_help="Revoke an API key at once.")
+@click.argument("key_id", metavar="ID")
+@_state_file_option
+@reports()
+def revoke(*, key_id: str, config: Path | None, as_json: bool, debug: bool) -> None:
+    """Revoke an API key at once, by the id that list shows or by the key itself.
+
+    Running gateways refuse it from the next request on, and end its open streams.
+    """
+    from toolcrib.cli.access import revoke_key
+
+    revoke_key(key_id, config, as_json=as_json)
+
+
+@click.command(short_help="Show whether a caller may call a tool, and why.")
+@click.argument("caller")
+@click.argument("tool", metavar="TOOL")
+@click.option("--tenant", metavar="NAME", help="The caller's tenant.")
+@click.option("--issuer", metavar="URL", help="The authorization server that vouches for the caller.")
+@click.option("--scope", "scopes", multiple=True, metavar="NAME", help="A scope of the caller; repeat for more.")
+@click.option("--role", "roles", multiple=True, metavar="NAME", help="A role of the caller.")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of the caller.")
+@config_option
+@reports()
+def can(*, caller: str, tool: str, config: Path | None, as_json: bool, debug: bool, **claims: Any) -> None:
+    """Show whether a caller may see and call a tool, and which policy rule decides.
+
+    CALLER is the caller of a token in the settings or of an API key, or any other one that the options describe. TOOL
+    is an id, such as github:delete_repo. No server is started: tags are those that the server listed last. The exit
+    code is 7 if the caller may not call the tool.
+    """
+    from toolcrib.cli.access import print_decisions
+
+    if not print_decisions(caller, tool, config, claims, as_json=as_json):
+        raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
 @click.command()

@@ -1,7 +1,10 @@
-"""`toolcrib state`: show and clear what is kept in the state file, or in Redis. Values are never printed."""
+"""`toolcrib state`, `result` and `audit`: what is kept in the state file or in Redis, large results, and the audit log.
+
+`state` shows and clears what is kept, and never prints values; `result` prints a large result; `audit` checks the log.
+"""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -9,13 +12,20 @@ from typing import Any, Final
 
 import anyio
 
-from toolcrib.cli.output import echo, echo_json, iso_time, pluralize, print_columns
+from toolcrib.cli.arguments import read_arguments
+from toolcrib.cli.output import UsageError, echo, echo_json, iso_time, pluralize, print_columns
 from toolcrib.errors import NotFound, SettingsError
+from toolcrib.middleware.audit import digest_key
+from toolcrib.middleware.audit_file import AuditReport, verify_audit
+from toolcrib.middleware.fingerprint import canonical_json, digest
 from toolcrib.names import nearest
+from toolcrib.results.reading import parse_read
+from toolcrib.results.store import ResultStore
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateCodec, StateStore, TableOverview
 from toolcrib.state.options import StateOptions, default_state_file, has_store, make_listed_store, make_store
+from toolcrib.types import Caller
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
@@ -243,3 +253,84 @@ def _age(moment: float | None) -> str:
         if passed >= seconds:
             return f"{pluralize(int(passed // seconds), unit)} ago"
     return "just now"
+
+
+# -- large results -----------------------------------------------------------------------------------------------------
+
+
+def print_result(
+    handle: str,
+    owner: tuple[str, str | None, str | None],
+    config: Path | None,
+    wanted: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Print a large result that is kept, or the part of it that is wanted.
+
+    `owner` is the id, tenant and issuer of the caller whose result it is.
+    """
+    caller, tenant, issuer = owner
+    text = anyio.run(_read_result, handle, Caller(id=caller, tenant=tenant, issuer=issuer), config, wanted)
+    echo_json({"handle": handle, "text": text}) if as_json else echo(text)
+
+
+async def _read_result(handle: str, owner: Caller, config: Path | None, wanted: Mapping[str, Any]) -> str:
+    _, request = parse_read(
+        {"handle": handle, **{"range" if name == "items" else name: value for name, value in wanted.items()}}
+    )
+    async with make_store(state_options(config)) as store:
+        results = ResultStore(store)
+        if not any(wanted.values()):
+            return await results.text(owner, handle)
+        return await results.read(owner, handle, request, results.options.tokens)
+
+
+# -- the audit log -----------------------------------------------------------------------------------------------------
+
+
+def check_audit(file: str | None, config: Path | None, holds: str | None, *, as_json: bool) -> bool:
+    """Print whether the file, or the audit log of the settings, was changed; False if so. Raises `UsageError`."""
+    options = load_settings(config).gateway.calls.audit_file if file is None or config else None
+    if file is None and options is None:
+        raise UsageError("The settings name no audit file.", hint="Give a file, or set calls.audit_file.path.")
+    path = Path(file) if file is not None else options.path if options is not None else Path()
+    report = verify_audit(path, key=None if options is None else options.key, holds=holds)
+    if as_json:
+        echo_json({"whole": report.is_whole, **asdict(report)})
+    else:
+        _print_report(report)
+    return report.is_whole
+
+
+def print_digest(text: str | None, config: Path | None, *, as_json: bool) -> None:
+    """Print the digest that the audit log of the settings has for these arguments of a call. Raises `UsageError`."""
+    options = load_settings(config).gateway.calls.audit_file
+    if options is None or options.key is None:
+        raise UsageError(
+            "This audit log has no key, so its digests cannot be recomputed.",
+            hint="Set calls.audit_file.key, as ${NAME}.",
+        )
+    if text is None:
+        raise UsageError("digest needs the arguments of the call, such as '{\"id\": 3}'.")
+    found = digest(canonical_json(read_arguments(text)) or "", digest_key(options.key))
+    echo_json({"arguments": found}) if as_json else echo(found)
+
+
+def _print_report(report: AuditReport) -> None:
+    for problem in report.problems:
+        echo(problem)
+    count = f"{pluralize(report.records, 'record')} in {pluralize(len(report.files), 'file')}"
+    if report.records:
+        count += f", numbers {report.first} to {report.last}"
+    echo(f"{'Broken' if report.problems else 'Whole'}: {count}.")
+    if report.first is not None and report.first > 1:
+        echo(f"Records before number {report.first} are in files that are not here.")
+    if report.cut_lines:
+        echo(f"{pluralize(report.cut_lines, 'line')} cut short when a process ended.")
+    if report.lost:
+        echo(f"{pluralize(report.lost, 'call')} not recorded while the file could not be written.")
+    if report.held is not None:
+        echo("The hash is in the log." if report.held else "The hash is not in the log.")
+    if report.last_hash:
+        echo(f"Last hash: {report.last_hash}")

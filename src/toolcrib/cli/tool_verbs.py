@@ -285,3 +285,41 @@ def eval_verb(
         output.echo_json(figures)
     else:
         print_figures(figures)
+
+
+@click.command(short_help="Print a large result of an earlier call.")
+@click.argument("handle")
+@click.option("--path", metavar="JSONPATH", help="Only what this query selects, such as '$.items[*].name'.")
+@click.option("--grep", metavar="REGEX", help="Only the lines, or the values of JSON, that match.")
+@click.option("--range", "items", metavar="A-B", help="Only these items or lines, counted from 1.")
+@click.option("--page", type=int, metavar="N", help="The result in pages, as an agent reads it.")
+@click.option("--caller", metavar="ID", default="local", help="Whose result it is; by default, your own.")
+@click.option("--tenant", metavar="NAME", help="The caller's tenant.")
+@click.option("--issuer", metavar="URL", help="The authorization server that vouches for the caller, if one does.")
+@click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file that says where state is kept.",
+)
+@reports()
+def result(
+    *,
+    handle: str,
+    caller: str,
+    tenant: str | None,
+    issuer: str | None,
+    config: Path | None,
+    as_json: bool,
+    debug: bool,
+    **wanted: Any,
+) -> None:
+    """Print a large result of an earlier call, or a part of it.
+
+    HANDLE is what the reply to the call named. Without an option, the whole result is printed. The state file has it,
+    so no server is started.
+    """
+    from toolcrib.cli.state import print_result
+
+    print_result(handle, (caller, tenant, issuer), config, wanted, as_json=as_json)

@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route, Router
 
 from toolcrib._version import VERSION
-from toolcrib.console import approvals, calls, charts, overview, pages, playground, tools
+from toolcrib.console import approvals, calls, overview, pages, playground, tools
 from toolcrib.console import usage as usage_pages
 from toolcrib.console.approvals import ConsoleDesk
 from toolcrib.console.oidc import ATTEMPT_S, OidcSignIn
@@ -495,7 +495,7 @@ def _load_templates() -> Any:
         environment.filters[name] = getattr(pages, name)
     markup: Any = import_module("markupsafe").Markup
     for name in ("columns", "bar", "span"):
-        environment.globals[name] = _marked(getattr(charts, name), markup)
+        environment.globals[name] = _marked(getattr(pages, name), markup)
     environment.globals["with_query"] = pages.with_query
     return environment
 

@@ -14,7 +14,7 @@ from toolcrib.console.processes import ProcessOverview, latest, merged_minutes, 
 from toolcrib.errors import NotFound, SettingsError
 from toolcrib.gateway.visibility import namespace_of
 from toolcrib.settings.document import read_file
-from toolcrib.settings.servers import Change, server_places, shown_difference
+from toolcrib.settings.edits import Change, server_places, shown_difference
 from toolcrib.state.peers import Answers, Peer
 from toolcrib.types import ServerState, ServerStatus
 

@@ -10,10 +10,9 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final
 
-from toolcrib.checks import checked
+from toolcrib.checks import Count, checked
 from toolcrib.discovery.envelope import Envelope, failure
 from toolcrib.errors import SettingsError
-from toolcrib.ranges import Count
 
 _MAX_SHOWN: Final = 5
 """Tools of the last search that a note names."""

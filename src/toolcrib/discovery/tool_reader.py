@@ -28,7 +28,7 @@ from typing import (
     runtime_checkable,
 )
 
-from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog import Catalog
 from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound, mask_secrets
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index

@@ -4,8 +4,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from toolcrib.schema.keywords import SCHEMA_LISTS, SCHEMAS_BY_NAME, SINGLE_SCHEMAS, map_subschemas
-from toolcrib.schema.signature import merge_schemas, properties, required, resolve_pointer
+from toolcrib.schema.signature import (
+    SCHEMA_LISTS,
+    SCHEMAS_BY_NAME,
+    SINGLE_SCHEMAS,
+    map_subschemas,
+    merge_schemas,
+    properties,
+    required,
+    resolve_pointer,
+)
 from toolcrib.types import Object
 
 _MAX_PARTS: Final = 10_000

@@ -20,8 +20,7 @@ from toolcrib.formats.schema_normalize import (
     with_object_top,
     without_all_of,
 )
-from toolcrib.schema.keywords import map_subschemas, subschemas, walk_schema
-from toolcrib.schema.signature import properties, required, resolve_pointer
+from toolcrib.schema.signature import map_subschemas, properties, required, resolve_pointer, subschemas, walk_schema
 from toolcrib.types import Object, Tool
 
 _MAX_KEY: Final = 64

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio
 
-from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog import Catalog
 from toolcrib.containment import contained
 from toolcrib.errors import ServerUnavailable, ToolcribError
 from toolcrib.gateway.disk_catalog import DiskCatalog, searches_on_disk

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
-from toolcrib.catalog.catalog import SEARCH_HINT, page
+from toolcrib.catalog import SEARCH_HINT, page
 from toolcrib.checks import checked
 from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import (
@@ -25,8 +25,8 @@ from toolcrib.errors import (
     ToolcribError,
     ToolNotFound,
 )
-from toolcrib.gateway.embedding import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merge_hits
+from toolcrib.gateway.indexing import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import AllowAll, allows_everything, check_step_up, decide

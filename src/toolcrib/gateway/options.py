@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from toolcrib.checks import checked
+from toolcrib.checks import Count, Delay, Natural, Seconds, checked
 from toolcrib.middleware.options import CallOptions
-from toolcrib.ranges import Count, Delay, Natural, Seconds
 from toolcrib.search.options import PastOptions, SearchOptions
 
 

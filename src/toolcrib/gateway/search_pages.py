@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 from zlib import crc32
 
-from toolcrib.catalog.catalog import decode_cursor, encode_cursor
+from toolcrib.catalog import decode_cursor, encode_cursor
 from toolcrib.errors import InvalidRequest, StaleCursor
 from toolcrib.gateway.visibility import filters_digest
 from toolcrib.search.options import SearchOptions

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog import Catalog
 from toolcrib.providers.accounts import find_accounts
 from toolcrib.providers.base import Backend
 from toolcrib.search.index import Index

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from operator import attrgetter, is_
 from typing import Any, TypeVar
 
-from toolcrib.catalog.catalog import Catalog, ambiguous_name
+from toolcrib.catalog import Catalog, ambiguous_name
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.policy import decide
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot, empty_snapshot

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
-from toolcrib.catalog.catalog import quote
+from toolcrib.catalog import quote
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.policy import allows_everything
 from toolcrib.gateway.snapshot import RejectedDefinition

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib._version import VERSION
-from toolcrib.checks import checked
+from toolcrib.checks import Count, checked
 from toolcrib.errors import AmbiguousName, SettingsError, StateUnavailable, ToolNotFound
 from toolcrib.large.dictionary import Dictionary, WordSegments
 from toolcrib.large.postings import Postings, load_tantivy
@@ -44,7 +44,6 @@ from toolcrib.large.store import (
     set_meta,
     write_words,
 )
-from toolcrib.ranges import Count
 from toolcrib.search.candidates import CandidateQuery, search_candidates
 from toolcrib.search.features import SemanticModel, default_semantic_model, query_simhash
 from toolcrib.search.index import IndexView

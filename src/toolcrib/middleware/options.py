@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from toolcrib.checks import checked
+from toolcrib.checks import Count, Positive, PositiveShare, Seconds, Share, checked, whole_from
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.policy import Patterns
-from toolcrib.ranges import Count, Positive, PositiveShare, Seconds, Share, whole_from
 
 ApprovalMode = Literal["never", "destructive", "writing", "always"]
 """Which calls a person must agree to.

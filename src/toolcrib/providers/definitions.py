@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
-from toolcrib.catalog.catalog import check_encodable
+from toolcrib.catalog import check_encodable
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidName, InvalidTool, invalid_field
 from toolcrib.names import check_key, nearest

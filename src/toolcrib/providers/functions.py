@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
-from toolcrib.catalog.catalog import quote
+from toolcrib.catalog import quote
 from toolcrib.checks import checked
 from toolcrib.containment import (
     WorkerThreads,

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcrib._version import VERSION
 from toolcrib.app import App
-from toolcrib.checks import checked
+from toolcrib.checks import Delay, Natural, checked
 from toolcrib.containment import own_code
 from toolcrib.errors import (
     InvalidRequest,
@@ -28,7 +28,6 @@ from toolcrib.providers.builder import ToolBuilder, checked_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools, ToolDecorator
 from toolcrib.providers.request_scope import allow_recursion, guard_recursion
-from toolcrib.ranges import Delay, Natural
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.text import parse_query

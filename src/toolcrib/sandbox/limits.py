@@ -1,10 +1,9 @@
-"""Limits of one script, and options of the processes that run scripts. Importing this module loads nothing else."""
+"""Options of scripts: how they run, their limits, and their processes. Importing this module loads nothing else."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from toolcrib.checks import checked
-from toolcrib.ranges import Count, Natural, Seconds
+from toolcrib.checks import Count, Natural, Seconds, checked
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -76,3 +75,16 @@ class SandboxOptions:
     """Fork processes from a prepared one where the system can (Linux); otherwise start each from scratch."""
     start_s: Seconds = 20.0
     """How long a process may take to get ready, in seconds."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOptions:
+    """How scripts run; their limits are `Limits`."""
+
+    levels: Count = 3
+    """How deep scripts may be nested: a script, one that it calls, and so on; 1 or more."""
+    read_only: bool = False
+    """Whether every script sees only tools that are marked as read-only."""
+    watch_s: Seconds = 2.0
+    """How often the folder of stored scripts is checked for changes, in seconds, above 0."""

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from toolcrib.schema.keywords import map_subschemas, walk_schema
-from toolcrib.schema.signature import properties, required, resolve_pointer
+from toolcrib.schema.signature import map_subschemas, properties, required, resolve_pointer, walk_schema
 from toolcrib.types import Object
 
 BRIEF_CHARS: Final = 240

@@ -1,13 +1,13 @@
-"""Read a JSON Schema: follow its references, list its parameters, write a tool's signature on one line.
+"""Read a JSON Schema: follow references, walk subschemas, list parameters, write a tool's signature on one line.
 
 Nothing here fetches or fails: what cannot be read counts as the empty schema, which allows everything.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from toolcrib.types import Object, Tool
@@ -28,6 +28,25 @@ _MAX_LITERAL = 24
 _MAX_DEPTH = 2
 """Levels of nested objects that are spelled out."""
 _IDENTIFIER = re.compile(r"[^\W\d][\w.-]*")
+SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs")
+"""Keywords with schemas by name."""
+SCHEMA_LISTS: Final = ("prefixItems", "allOf", "anyOf", "oneOf")
+"""Keywords with a list of schemas."""
+SINGLE_SCHEMAS: Final = (
+    "items",
+    "additionalItems",
+    "additionalProperties",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "propertyNames",
+    "contains",
+    "not",
+    "if",
+    "then",
+    "else",
+)
+"""Keywords with one schema."""
+SchemaChange = Callable[[Any], Any]
 
 
 def resolve(schema: Any, root: Object) -> Object:
@@ -294,3 +313,45 @@ def _one_line(text: str, limit: int) -> str:
 
 def _truncated(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+# -- subschemas --------------------------------------------------------------------------------------------------------
+
+
+def map_subschemas(schema: Object, change: SchemaChange) -> dict[str, Any]:
+    """Copy a schema with each of its direct subschemas changed.
+
+    >>> map_subschemas({"type": "array", "items": {"type": "string"}}, lambda part: {**part, "title": "T"})
+    {'type': 'array', 'items': {'type': 'string', 'title': 'T'}}
+    """
+    return {key: _map_keyword(key, value, change) for key, value in schema.items()}
+
+
+def _map_keyword(key: str, value: Any, change: SchemaChange) -> Any:
+    if key in SCHEMAS_BY_NAME and isinstance(value, Mapping):
+        return {name: change(part) for name, part in value.items()}
+    if (key in SCHEMA_LISTS or key == "items") and isinstance(value, list):
+        return [change(part) for part in value]
+    if key in SINGLE_SCHEMAS and isinstance(value, Mapping):
+        return change(value)
+    return value
+
+
+def subschemas(schema: Object) -> list[Any]:
+    """The direct subschemas of a schema.
+
+    >>> subschemas({"properties": {"a": {"type": "string"}}, "anyOf": [True]})
+    [{'type': 'string'}, True]
+    """
+    found: list[Any] = []
+    map_subschemas(schema, found.append)
+    return found
+
+
+def walk_schema(schema: Any) -> Iterator[Object]:
+    """The schema and all subschemas that are objects, itself first."""
+    queue = [schema]
+    for node in queue:
+        if isinstance(node, Mapping):
+            yield node
+            queue.extend(subschemas(node))

@@ -22,7 +22,7 @@ from toolcrib.results.reading import parse_read
 from toolcrib.results.store import ResultStore
 from toolcrib.sandbox.calls import Pauses
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
-from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptResult, unknown_name
 from toolcrib.scripting.engines import (
     EngineFactory,
@@ -31,7 +31,6 @@ from toolcrib.scripting.engines import (
     restore_line_numbers,
     sandbox_factories,
 )
-from toolcrib.scripting.options import ScriptOptions
 from toolcrib.scripting.tools import (
     GET_RESULT,
     LookedUpTools,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
-from toolcrib.checks import checked
-from toolcrib.ranges import Count, Natural, Share
+from toolcrib.checks import Count, Natural, Share, checked
 from toolcrib.search.lexicon import Lexicon
 
 Scorer = Literal["hybrid", "tiers", "bm25", "points"]

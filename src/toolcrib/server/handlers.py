@@ -20,7 +20,7 @@ from mcp.shared.inbound import validate_mcp_param_headers
 from mcp_types import LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY, methods
 
 from toolcrib._version import VERSION
-from toolcrib.catalog.catalog import Page, page
+from toolcrib.catalog import Page, page
 from toolcrib.containment import isolate
 from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamError
 from toolcrib.gateway.gateway import Gateway

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from toolcrib.checks import checked
-from toolcrib.ranges import Count, Delay, Seconds, whole_from
+from toolcrib.checks import Count, Delay, Seconds, checked, whole_from
 from toolcrib.types import LOCAL, Caller
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")

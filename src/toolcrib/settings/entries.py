@@ -13,9 +13,9 @@ from typing import Any, Final, get_args
 
 from pydantic import ConfigDict, Field
 
+from toolcrib.checks import Natural, Seconds
 from toolcrib.errors import ToolcribError
 from toolcrib.names import nearest_namespace
-from toolcrib.ranges import Natural, Seconds
 from toolcrib.settings.clients import (
     ANY_CLIENT,
     MILLISECONDS,
@@ -42,8 +42,15 @@ from toolcrib.settings.validation import (
     url_problem,
     validate,
 )
-from toolcrib.upstream.options import LintMode, ProtocolName, ServerOptions, SessionMode, TransportName, TrustMode
-from toolcrib.upstream.overrides import ToolOverride
+from toolcrib.upstream.options import (
+    LintMode,
+    ProtocolName,
+    ServerOptions,
+    SessionMode,
+    ToolOverride,
+    TransportName,
+    TrustMode,
+)
 
 FORMS: Final[tuple[FieldPath, ...]] = (
     ("mcpServers",),

@@ -29,13 +29,14 @@ from toolcrib.settings.entries import (
     server_entries,
 )
 from toolcrib.settings.env import (
+    KEYRING_SERVICE,
     VariableSource,
     input_variable,
+    keyring_secret,
     parse_dotenv,
     read_dotenv,
     user_folder,
 )
-from toolcrib.settings.references import KEYRING_SERVICE, keyring_secret
 from toolcrib.settings.validation import kind, validate
 from toolcrib.upstream.options import ServerOptions
 

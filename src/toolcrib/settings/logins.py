@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from toolcrib.checks import Seconds, whole_from
 from toolcrib.errors import InvalidRequest
-from toolcrib.ranges import Seconds, whole_from
 from toolcrib.settings.document import dotted
 from toolcrib.settings.env import VariableExpander
 from toolcrib.settings.validation import NonEmpty, Place, Table, checked, kind, validate

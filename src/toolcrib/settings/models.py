@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from toolcrib.checks import Constraint, Count, Natural, Seconds, Share, whole_from
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptions, engine_problem
@@ -23,21 +24,18 @@ from toolcrib.middleware.options import (
     RateOptions,
     RetryOptions,
 )
-from toolcrib.ranges import Constraint, Count, Natural, Seconds, Share, whole_from
-from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.scripting.options import ScriptOptions
+from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.search.options import PastOptions, Scorer, SearchOptions
 from toolcrib.server.options import HEALTH_PATHS, AuthOptions, HttpOptions
+from toolcrib.settings.env import SecretOptions
 from toolcrib.settings.logins import LoginsTable
 from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
-from toolcrib.settings.references import SecretOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.tokens import ENCODINGS, ESTIMATE
 from toolcrib.types import Action
-from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.overrides import ArgumentOverride, ToolOverride
+from toolcrib.upstream.options import ArgumentOverride, FleetOptions, ServerOptions, ToolOverride
 
 Audit = Annotated[bool | NonEmpty, Constraint("true, false or the name of a logger")]
 _MAX_PORT: Final = 65535

@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from toolcrib.checks import checked
+from toolcrib.checks import Count, Seconds, checked
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.ranges import Count, Seconds
-from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.scripting.options import ScriptOptions
+from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.server.options import AuthOptions, HttpOptions
-from toolcrib.settings.references import SecretReference
+from toolcrib.settings.env import SecretReference
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import Policy

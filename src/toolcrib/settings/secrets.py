@@ -12,9 +12,8 @@ from typing import Final
 
 from toolcrib.server.options import AuthOptions, Token, caller_problem
 from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
-from toolcrib.settings.env import VariableExpander, VariableSource
+from toolcrib.settings.env import VariableExpander, VariableSource, read_secret_file
 from toolcrib.settings.models import TokenTable, ToolcribTable
-from toolcrib.settings.references import read_secret_file
 from toolcrib.settings.validation import NonEmpty, Place, Table, validate
 from toolcrib.state.options import REDIS_SCHEMES, StateOptions
 

@@ -10,9 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Final, Protocol
 
-from toolcrib.checks import checked
+from toolcrib.checks import Seconds, checked, whole_from
 from toolcrib.errors import SettingsError
-from toolcrib.ranges import Seconds, whole_from
 from toolcrib.state.base import ListedStore, StateStore
 from toolcrib.state.memory import MemoryStore
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import anyio
 
-from toolcrib.catalog.catalog import SEARCH_HINT, Page, page
+from toolcrib.catalog import SEARCH_HINT, Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, NotStarted, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import SEARCH_ELSEWHERE_HINT, Gateway
 from toolcrib.gateway.refresh import CatalogRefresher

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolcrib.checks import checked
+from toolcrib.checks import Count, Natural, checked
 from toolcrib.discovery.guards import GuardOptions
-from toolcrib.ranges import Count, Natural
 from toolcrib.tokens import ESTIMATE
 
 SURFACES: Final = ("search", "dynamic", "progressive", "direct")

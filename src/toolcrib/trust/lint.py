@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from toolcrib.schema.invisible import visible
-from toolcrib.trust.confusables import mixes_scripts, plain_letters, skeleton, unified
+from toolcrib.trust.obfuscation import mixes_scripts, plain_letters, skeleton, unified
 from toolcrib.trust.phrases import find_phrases
 from toolcrib.trust.rules import Finding, Severity
 from toolcrib.types import JSON, Object, Tool

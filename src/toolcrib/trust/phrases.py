@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 from toolcrib.schema.invisible import visible
 from toolcrib.trust.concepts import find_concepts, is_order
-from toolcrib.trust.confusables import plain_letters
 from toolcrib.trust.cues import CUES
-from toolcrib.trust.encodings import ENGLISH, decoded_parts
+from toolcrib.trust.obfuscation import ENGLISH, decoded_parts, plain_letters
 from toolcrib.trust.rules import Severity
 
 _MAX_CHARS: Final = 50_000

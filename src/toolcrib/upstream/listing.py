@@ -28,8 +28,7 @@ from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.negotiation import TASKS_VERSION, HeaderMap
-from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.overrides import ToolOverride
+from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
 from toolcrib.wire import is_encodable, is_loop, mark_listed, read_tool
 
 logger = logging.getLogger(__name__)

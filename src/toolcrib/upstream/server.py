@@ -1,4 +1,9 @@
-"""One remote MCP server as a provider of tools, prompts and resources: its calls, and the errors that callers see."""
+"""One remote MCP server as a provider of tools, prompts and resources: its calls, and the errors that callers see.
+
+A client is asked to have its user log in to a server by URL elicitation, in the form of its protocol version. A client
+of 2026-07-28 gets the question as the answer of its call, and calls again. An older client that can open addresses is
+asked while its call waits. Any other client gets an error with the address.
+"""
 
 import logging
 import math
@@ -20,22 +25,24 @@ from toolcrib.errors import (
     UpstreamError,
 )
 from toolcrib.providers.base import Documents, LogAudience
-from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Unsubscribe
+from toolcrib.types import (
+    Client,
+    Context,
+    Key,
+    Object,
+    ServerState,
+    ServerStatus,
+    SessionClient,
+    Tool,
+    ToolResult,
+    Unsubscribe,
+)
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import CallerRequest, Connection
 from toolcrib.upstream.fleet import Listeners, Logins, RemoteServer
 from toolcrib.upstream.forwarding import paused
 from toolcrib.upstream.listing import RemoteTool
-from toolcrib.upstream.login_prompt import (
-    LOGIN_WAIT_S,
-    as_input_required,
-    can_be_asked,
-    can_return_question,
-    is_login_answer,
-    login_question,
-    without_login_answer,
-)
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.pins import TRUST_META
@@ -51,6 +58,12 @@ _FIRST_RESEND_S: Final = 0.05
 _MAX_RESEND_S: Final = 0.4
 _MAX_ERROR_DATA_BYTES: Final = 8192
 """Larger `data` of a server's error is not passed on."""
+LOGIN_KEY: Final = "toolcrib_login"
+"""The key of the question among a result's input requests, and of its answer."""
+LOGIN_WAIT_S: Final = 50.0
+"""How long a call waits for a login once the user has agreed to open its page."""
+_STATE: Final = "toolcrib-login"
+"""The `requestState` of a call that waits for a login. It holds nothing: the vault knows who has logged in."""
 
 
 def _check_blocks(raw: Mapping[str, Any], most: int) -> None:
@@ -266,18 +279,18 @@ class UpstreamServer(RemoteServer):
         """Do the same for a server that may need a login: ask the client to have its user log in."""
         ctx = request.ctx
         logins.present(ctx, self.options)
-        if is_login_answer(ctx):
-            request = request._replace(ctx=without_login_answer(ctx))
+        if _is_login_answer(ctx):
+            request = request._replace(ctx=_without_login_answer(ctx))
             await self._wait_login(logins, ctx, request.limit)
         try:
             return await self._route(request)
         except LoginRequired as error:
-            question = login_question(error)
+            question = _login_question(error)
             if question is None or ctx.client is None:
                 raise
-            if can_return_question(ctx.client):
-                return as_input_required(question)
-            if not can_be_asked(ctx.client):
+            if _can_return_question(ctx.client):
+                return _as_input_required(question)
+            if not _can_be_asked(ctx.client):
                 raise
             with paused(request.limit):
                 answer = await ctx.client.elicit(question)
@@ -531,3 +544,47 @@ def _duration(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{max(0, int(seconds))} s"
+
+
+def _login_question(error: LoginRequired) -> Object | None:
+    """Return the params of an `elicitation/create` request; None if the caller has no address to log in at."""
+    url = error.data.get("url")
+    if not isinstance(url, str) or not url:
+        return None
+    return {"mode": "url", "message": f'The server "{error.data.get("server")}" needs a login.', "url": url}
+
+
+def _can_return_question(client: Client) -> bool:
+    """Whether the client takes the question as the answer of its call, and opens addresses."""
+    return isinstance(client, SessionClient) and client.repeats_requests and _opens_urls(client)
+
+
+def _can_be_asked(client: Client) -> bool:
+    """Whether the client can be asked while its call waits, and opens addresses."""
+    return isinstance(client, SessionClient) and client.can_ask("elicitation/create") and _opens_urls(client)
+
+
+def _opens_urls(client: Client) -> bool:
+    elicitation = client.capabilities.get("elicitation")
+    return isinstance(elicitation, dict) and "url" in elicitation
+
+
+def _as_input_required(question: Object) -> dict[str, Any]:
+    """Return the question as the raw result of a call."""
+    request = {"method": "elicitation/create", "params": dict(question)}
+    return {"resultType": "input_required", "inputRequests": {LOGIN_KEY: request}, "requestState": _STATE}
+
+
+def _is_login_answer(ctx: Context) -> bool:
+    """Whether the request repeats one that needed a login. Raises `LoginRequired` if the user has declined it."""
+    if ctx.request_state != _STATE:
+        return False
+    answer = (ctx.input_responses or {}).get(LOGIN_KEY)
+    if isinstance(answer, dict) and answer.get("action") in ("decline", "cancel"):
+        raise LoginRequired("Nothing was run: the login was declined.", hint="Call again to be asked again.")
+    return True
+
+
+def _without_login_answer(ctx: Context) -> Context:
+    """Return the context for the server, which knows nothing of the question."""
+    return replace(ctx, request_state=None, input_responses=None)

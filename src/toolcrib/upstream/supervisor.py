@@ -31,7 +31,7 @@ from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.pin_watch import PinWatch
+from toolcrib.upstream.pins import PinWatch
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions

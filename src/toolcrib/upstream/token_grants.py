@@ -1,6 +1,11 @@
 """Access tokens that need no login of a person: toolcrib's own, and those for or of the caller of a request.
 
 They are kept in memory only, because they can be had again at any time.
+
+With identity assertion, the caller's token is exchanged at their identity provider for an assertion that is good at one
+authorization server, for one server (an ID-JAG, "identity assertion authorization grant"). That one gives an access
+token for it. No person has to agree, because those who run the identity provider decide which servers its people may
+use. The second step is the SDK's; the first is here.
 """
 
 import base64
@@ -12,29 +17,41 @@ from urllib.parse import parse_qsl
 
 import anyio
 import httpx2
-from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
     PrivateKeyJWTOAuthProvider,
     SignedJWTParameters,
 )
 from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls,
+    create_oauth_metadata_request,
+    handle_auth_metadata_response,
+    validate_metadata_issuer,
+)
 from mcp.shared._httpx_utils import RedirectAwareAuth
 from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
+from toolcrib.errors import mask_secrets
 from toolcrib.upstream.http_transport import NoAccessToken
-from toolcrib.upstream.identity_assertion import ACCESS_TOKEN, EXCHANGE, AssertionFlow
 from toolcrib.upstream.oauth import ServerCredentials
 from toolcrib.upstream.oauth_flows import Challenge, FlowRunner, KeptTokens, LoginFailed, name_no_resource
-from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
-from toolcrib.upstream.redact import bare_url
+from toolcrib.upstream.options import IdentityProviderOptions, OAuthClientOptions, ServerOptions
+from toolcrib.upstream.redact import bare_url, bounded, plain
 
 _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.2
 """A token is replaced a minute before it expires, but not before it has used up four fifths of its time."""
 _JWT_PARTS: Final = 3
 _NO_TOKEN: Final = "the caller has no token that could be used for it"  # noqa: S105 - a message
+_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - its type
+_ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - its type
+_ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
+_SUBJECTS: Final = {"access_token": _ACCESS_TOKEN, "id_token": _ID_TOKEN}
+_MAX_REASON: Final = 200
 
 
 def make_credentials(options: ServerOptions, auth: OAuthClientOptions, principal: str) -> ServerCredentials:
@@ -186,7 +203,7 @@ class AssertedToken(ExchangedToken):
     """A token that the authorization server gives for an assertion of the caller's identity provider."""
 
     def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:  # noqa: ARG002 - of the base class
-        return AssertionFlow(self._options, self._auth, kept, self._subject)
+        return _AssertionFlow(self._options, self._auth, kept, self._subject)
 
 
 class _ExchangeFlow(IdentityAssertionOAuthProvider):
@@ -204,7 +221,7 @@ class _ExchangeFlow(IdentityAssertionOAuthProvider):
         form = dict(parse_qsl(request.content.decode()))
         if not self._names_resource:
             form.pop("resource", None)
-        form |= {"grant_type": EXCHANGE, "subject_token": form.pop("assertion"), "subject_token_type": ACCESS_TOKEN}
+        form |= {"grant_type": _EXCHANGE, "subject_token": form.pop("assertion"), "subject_token_type": _ACCESS_TOKEN}
         headers = {name: request.headers[name] for name in ("authorization", "content-type") if name in request.headers}
         data: dict[str, Any] = {**form, **({"audience": list(self._audience)} if self._audience else {})}
         return httpx2.Request("POST", request.url, data=data, headers=headers)
@@ -250,3 +267,96 @@ def _is_text(value: object) -> bool:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+class _AssertionFlow(IdentityAssertionOAuthProvider):
+    """The SDK's flow, with an assertion for the token of one caller."""
+
+    def __init__(self, options: ServerOptions, auth: OAuthClientOptions, kept: KeptTokens, subject: str) -> None:
+        scope = " ".join(auth.scopes) or None
+        provider = _IdentityProvider(options, auth.identity_provider or IdentityProviderOptions(), scope)
+
+        async def assertion(audience: str, resource: str) -> str:
+            return await provider.assertion(subject, audience, resource)
+
+        super().__init__(
+            bare_url(options.url),
+            kept,
+            auth.client_id,
+            auth.client_secret,
+            auth.issuer,
+            assertion,
+            scope,
+            "client_secret_post" if auth.client_auth == "client_secret_post" else "client_secret_basic",
+        )
+
+
+class _IdentityProvider:
+    """Where callers log in, as a client of which toolcrib asks for assertions."""
+
+    def __init__(self, options: ServerOptions, provider: IdentityProviderOptions, scope: str | None) -> None:
+        self._runner = FlowRunner(options)
+        self._provider = provider
+        self._scope = scope
+
+    async def assertion(self, subject: str, audience: str, resource: str) -> str:
+        """Return an assertion of who has the token, for a server and its authorization server. Raises `LoginFailed`."""
+        provider = self._provider
+        form = {
+            "grant_type": _EXCHANGE,
+            "requested_token_type": _ID_JAG,
+            "audience": audience,
+            "resource": resource,
+            "subject_token": subject,
+            "subject_token_type": _SUBJECTS[provider.subject],
+            **({"scope": self._scope} if self._scope else {}),
+        }
+        if provider.client_auth == "client_secret_post":
+            form |= {"client_id": provider.client_id, "client_secret": provider.client_secret}
+        request = httpx2.Request("POST", await self._token_endpoint(), data=form)
+        if provider.client_auth != "client_secret_post":
+            signed = httpx2.BasicAuth(_quoted(provider.client_id), _quoted(provider.client_secret))
+            request = next(signed.sync_auth_flow(request))
+        response = await self._runner.send(request)
+        answer = _object(response)
+        if response.status_code != httpx2.codes.OK:
+            why = _reason(answer, response.status_code)
+            raise self._runner.failure(f"the identity provider refused an assertion: {why}", (subject,))
+        found = answer.get("access_token")
+        if answer.get("issued_token_type") != _ID_JAG or not isinstance(found, str) or not found:
+            raise LoginFailed("the identity provider gave something other than an assertion")
+        return found
+
+    async def _token_endpoint(self) -> str:
+        issuer = self._provider.issuer
+        for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
+            goes_on, metadata = await handle_auth_metadata_response(
+                await self._runner.send(create_oauth_metadata_request(url))
+            )
+            if metadata is not None:
+                try:
+                    validate_metadata_issuer(metadata, issuer)
+                except OAuthFlowError as error:
+                    raise LoginFailed("the metadata of the identity provider names another issuer") from error
+                return str(metadata.token_endpoint)
+            if not goes_on:
+                break
+        raise LoginFailed(f"no metadata of the identity provider {bare_url(issuer)} was found")
+
+
+def _quoted(text: str) -> str:
+    # RFC 6749: both are form-encoded first.
+    return str(httpx2.QueryParams({"": text})).removeprefix("=")
+
+
+def _object(response: httpx2.Response) -> dict[str, Any]:
+    try:
+        found: Any = from_json(response.content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _reason(answer: dict[str, Any], status: int) -> str:
+    said = [answer[name] for name in ("error", "error_description") if isinstance(answer.get(name), str)]
+    return bounded(mask_secrets(plain(": ".join(said))), _MAX_REASON).rstrip(".") or f"HTTP {status}"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.deadlines import cpu_deadline
 
-from toolcrib.catalog.catalog import Catalog, CatalogDiff, Page, decode_cursor, diff_catalogs, encode_cursor, page
+from toolcrib.catalog import Catalog, CatalogDiff, Page, decode_cursor, diff_catalogs, encode_cursor, page
 from toolcrib.errors import AmbiguousName, InvalidArguments, StaleCursor, ToolNotFound
 from toolcrib.types import Tool, Visibility
 
