@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import peer
-
 from catalog import OWN, QUERIES, Kept, Made, shared
+
 from toolcrib.search.index import Index
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions

@@ -5,13 +5,13 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from catalog import own, shared
 from fastmcp import FastMCP
 from fastmcp.server.providers.base import Provider
 from fastmcp.server.transforms.search.bm25 import BM25SearchTransform
 from fastmcp.tools.base import Tool
 
 import toolcrib.types
-from catalog import own, shared
 
 asking: ContextVar[int | None] = ContextVar("asking", default=None)
 """The tenant of the request; a server reads it from the token."""
