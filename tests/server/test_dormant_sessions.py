@@ -4,6 +4,7 @@ import gc
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from mcp.server.streamable_http import StreamableHTTPServerTransport
@@ -141,3 +142,32 @@ async def test_of_sessions_that_are_never_used_few_stay_awake() -> None:
             await until(lambda: parts.changes.subscriber_count == sessions._MAX_UNUSED * lists)
             for session in (opened[0], opened[-1]):
                 assert (await post(http, url, calls("tool_search", query="echo"), session)).status_code == 200
+
+
+async def test_a_request_that_comes_while_another_wakes_the_session_waits_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with crib() as parts:
+        app = http_app(parts.server, HttpOptions(), ready=lambda: (True, {}))
+        transport = httpx2.ASGITransport(app=app)
+        async with app.running(), httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            session = await open_session(http, "/mcp")
+            managers = app._endpoint._managers  # type: ignore[attr-defined]  # of this transport
+            manager: sessions.SessionManager = managers[0]
+            answers: list[httpx2.Response] = []
+
+            async def list_tools(number: int, later: int) -> None:
+                for _ in range(later):
+                    await anyio.lowlevel.checkpoint()
+                message = {"jsonrpc": "2.0", "id": number, "method": "tools/list"}
+                answers.append(await post(http, "/mcp", message, session))
+
+            for later in range(40):
+                await manager._rest(session)
+                answers.clear()
+                with anyio.fail_after(10):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(list_tools, 1, 0)
+                        group.start_soon(list_tools, 2, later)
+                found = [(one.status_code, "result" in one.text) for one in answers]
+                assert found == [(200, True)] * 2, (later, [one.text for one in answers])

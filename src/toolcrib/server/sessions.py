@@ -339,9 +339,11 @@ class SessionManager:
                     return
                 end = self._dormant.wake(session_id)
                 opening = {"jsonrpc": "2.0", "id": "woken", "method": "initialize", "params": session.opening}
-                session.is_dormant = False
-                await self._open_as(session_id, *_own_post(scope, None, opening))
-                await self._manager.handle_request(*_own_post(scope, session_id, _INITIALIZED))
+                try:
+                    await self._open_as(session_id, *_own_post(scope, None, opening))
+                    await self._manager.handle_request(*_own_post(scope, session_id, _INITIALIZED))
+                finally:
+                    session.is_dormant = False  # from now on, other requests do not wait here
                 if self._forget_ended(session_id) and end is not None:
                     await end()
         finally:
