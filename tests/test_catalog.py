@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.deadlines import cpu_deadline
 
-from toolcrib.catalog import Catalog, CatalogDiff, Page, decode_cursor, diff_catalogs, encode_cursor, page
+from toolcrib.catalog import Catalog, Page, decode_cursor, encode_cursor, page
 from toolcrib.errors import AmbiguousName, InvalidArguments, StaleCursor, ToolNotFound
 from toolcrib.types import Tool, Visibility
 
@@ -318,18 +318,6 @@ def test_a_fingerprint_changes_with_a_definition_and_not_with_the_order_of_its_k
     other = tool("a:b", input_schema={"type": "object", "properties": {"x": {}}})
     fingerprints = {Catalog.build([t]).fingerprint() for t in (one, same, other)}
     assert len(fingerprints) == 2
-
-
-def test_a_diff_compares_definitions_and_not_objects() -> None:
-    before = catalog("a:gone", "a:kept", "a:changed")
-    after = Catalog.build([tool("a:kept"), tool("a:changed", title="New"), tool("a:new")])
-    assert diff_catalogs(before, after) == CatalogDiff(
-        added=(tool("a:new"),),
-        removed=(tool("a:gone"),),
-        changed=((tool("a:changed"), tool("a:changed", title="New")),),
-    )
-    assert diff_catalogs(before, after)
-    assert not diff_catalogs(before, catalog("a:gone", "a:kept", "a:changed"))
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

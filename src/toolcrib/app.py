@@ -17,13 +17,7 @@ from toolcrib._version import VERSION
 from toolcrib.checks import checked
 from toolcrib.embedders.cache import load_cached
 from toolcrib.embedders.models import BUILT_IN_EMBEDDER
-from toolcrib.errors import (
-    AlreadyStarted,
-    InvalidRequest,
-    NotStarted,
-    ServerUnavailable,
-    ToolNotFound,
-)
+from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import Describe, load_hook
 from toolcrib.gateway.policy import ReplaceablePolicy

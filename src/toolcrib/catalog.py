@@ -111,10 +111,6 @@ class Catalog:
         visible = self._digests if mask is None else compress(self._digests, mask)
         return blake2b(b"".join(visible), digest_size=12).hexdigest()
 
-    def definitions(self) -> dict[str, tuple[Tool, bytes]]:
-        """Each tool and the digest of its definition, by id."""
-        return {entry.id: (entry.tool, entry.digest) for entry in self.entries}
-
     def __iter__(self) -> Iterator[Tool]:
         return iter(self.tools)
 
@@ -437,34 +433,7 @@ def quote(text: str) -> str:
     return '"' + "".join(char if char.isprintable() else "\ufffd" for char in shown) + '"'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogDiff:
-    """The difference of two catalogs, sorted by id."""
-
-    added: tuple[Tool, ...] = ()
-    removed: tuple[Tool, ...] = ()
-    changed: tuple[tuple[Tool, Tool], ...] = ()
-    """The old and new tool, where the definition changed and the id did not."""
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
-
-def diff_catalogs(before: Catalog, after: Catalog) -> CatalogDiff:
-    """Compare two catalogs by ids and definitions."""
-    old, new = before.definitions(), after.definitions()
-    return CatalogDiff(
-        added=tuple(tool for id_, (tool, _) in new.items() if id_ not in old),
-        removed=tuple(tool for id_, (tool, _) in old.items() if id_ not in new),
-        changed=tuple(
-            (old[id_][0], tool) for id_, (tool, digest) in new.items() if id_ in old and old[id_][1] != digest
-        ),
-    )
-
-
 Item = TypeVar("Item")
-
-
 _MAX_CURSOR = 512
 """Longer cursors, in characters, are invalid."""
 

@@ -14,14 +14,7 @@ from toolcrib.middleware.options import (
     RetryOptions,
 )
 from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
-from toolcrib.search.options import (
-    Bm25Options,
-    PastOptions,
-    PointsOptions,
-    ScorerOptions,
-    SearchOptions,
-    TiersOptions,
-)
+from toolcrib.search.options import Bm25Options, PastOptions, PointsOptions, ScorerOptions, SearchOptions, TiersOptions
 from toolcrib.server.options import AuthOptions, HttpOptions, IssuerOptions, Token
 from toolcrib.settings.options import ConsoleOptions, LocalOptions, TelemetryOptions
 from toolcrib.state.options import StateOptions

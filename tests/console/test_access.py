@@ -16,8 +16,7 @@ from tests.contract.test_stores import Clock, JsonStore
 
 from toolcrib.app import App
 from toolcrib.console.app import SECURITY_HEADERS
-from toolcrib.console.oidc import SignedIn
-from toolcrib.console.sessions import SESSION_S, ConsoleSession, ConsoleSessions
+from toolcrib.console.sign_in import SESSION_S, ConsoleSession, ConsoleSessions, SignedIn
 from toolcrib.errors import (
     MissingExtra,
     NotAuthenticated,

@@ -16,7 +16,7 @@ from tests.server.issuer import FakeIssuer, FakeNet
 from tests.server.test_oauth_login import JwtIssuer
 from tests.upstream.support import serving
 
-from toolcrib.console.oidc import OidcSignIn
+from toolcrib.console.sign_in import OidcSignIn
 from toolcrib.errors import NotAuthenticated, ServerUnavailable
 from toolcrib.options import AuthOptions, HttpOptions, IssuerOptions
 from toolcrib.server.oauth import ExternalAddress

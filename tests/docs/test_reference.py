@@ -21,9 +21,9 @@ from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import LocalOptions
-from toolcrib.surfaces.hits import DESCRIPTION_CHARS
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.surfaces.progressive import progressive_tools
+from toolcrib.surfaces.reply import DESCRIPTION_CHARS
 from toolcrib.surfaces.search import SEARCH_SCHEMA
 from toolcrib.types import Tool
 from toolcrib.upstream.options import ServerOptions

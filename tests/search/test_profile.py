@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from toolcrib.search.kinds import KIND_GROUPS, KINDS
-from toolcrib.search.profile import MAX_WORDS, make_profile, telling_words
+from toolcrib.search.profile import KIND_GROUPS, KINDS, MAX_WORDS, make_profile, telling_words
 from toolcrib.types import Tool
 
 

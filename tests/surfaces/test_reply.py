@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolcrib.surfaces.hits import shorten
-from toolcrib.surfaces.reply import TOKENS_META, ReplyRenderer
+from toolcrib.surfaces.reply import TOKENS_META, ReplyRenderer, shorten
 from toolcrib.tokens import ESTIMATE, counter
 from toolcrib.types import Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 

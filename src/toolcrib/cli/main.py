@@ -18,9 +18,7 @@ import click
 
 from toolcrib._version import VERSION
 from toolcrib.cli import output
-from toolcrib.cli.completion import (
-    completion_options,
-)
+from toolcrib.cli.completion import completion_options
 from toolcrib.cli.options import ServerSource, reports, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError
 from toolcrib.settings.env import CONFIG_VARIABLE, PROJECT_FILES, USER_FILES

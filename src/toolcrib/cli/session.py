@@ -13,15 +13,7 @@ import click
 
 from toolcrib.app import App
 from toolcrib.cli.arguments import CallArguments
-from toolcrib.cli.output import (
-    Terminated,
-    UsageError,
-    echo,
-    echo_error,
-    echo_json,
-    pluralize,
-    printable,
-)
+from toolcrib.cli.output import Terminated, UsageError, echo, echo_error, echo_json, pluralize, printable
 from toolcrib.cli.render import (
     check_server,
     print_description,

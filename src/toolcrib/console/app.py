@@ -25,11 +25,10 @@ from toolcrib._version import VERSION
 from toolcrib.console import approvals, calls, overview, pages, playground, tools
 from toolcrib.console import usage as usage_pages
 from toolcrib.console.approvals import ConsoleDesk
-from toolcrib.console.oidc import ATTEMPT_S, OidcSignIn
 from toolcrib.console.pages import ConsolePage, ConsoleParts, Handler, Visit, read_form, segment
 from toolcrib.console.processes import Processes
 from toolcrib.console.recorder import CallRecorder
-from toolcrib.console.sessions import ConsoleSession, ConsoleSessions, proves
+from toolcrib.console.sign_in import ATTEMPT_S, ConsoleSession, ConsoleSessions, OidcSignIn, proves
 from toolcrib.errors import InvalidRequest, NotFound, RateLimited, SettingsError, ToolcribError, missing_extra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.server.asgi import HostOriginMiddleware

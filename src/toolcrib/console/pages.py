@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from toolcrib.console.processes import Processes
 from toolcrib.console.recorder import CallRecorder
-from toolcrib.console.sessions import ConsoleSession
+from toolcrib.console.sign_in import ConsoleSession
 from toolcrib.errors import InvalidRequest
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.settings.options import ConsoleOptions, Settings

@@ -22,7 +22,6 @@ SCORERS: Final[tuple[str, ...]] = get_args(Scorer)
 _WIDE: Final = 25
 """Hits that are computed, to show which ones the marks withhold."""
 _MAX_QUERY_CHARS: Final = 1000
-_MAX_REASONS: Final = 12
 _LEVELS: Final = {
     Level.NAME: "its name only",
     Level.SUMMARY: "a summary",

@@ -23,13 +23,7 @@ from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable,
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.approval import ApprovalDesk, ApprovalMiddleware, ApprovalTokens
-from toolcrib.middleware.audit import (
-    AUDIT_LOGGER,
-    AuditMiddleware,
-    AuditSink,
-    digest_key,
-    log_sink,
-)
+from toolcrib.middleware.audit import AUDIT_LOGGER, AuditMiddleware, AuditSink, digest_key, log_sink
 from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
 from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.limits import DeadlineMiddleware, RateMiddleware, RetryMiddleware

@@ -15,10 +15,7 @@ import numpy as np
 
 from toolcrib.checks import checked
 from toolcrib.search.analysis import Ints
-from toolcrib.search.features import (
-    SemanticModel,
-    default_semantic_model,
-)
+from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.segment import ABSENT, Bools, Segment
 from toolcrib.types import Tool

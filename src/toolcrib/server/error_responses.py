@@ -8,16 +8,8 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
-from toolcrib.errors import (
-    InsufficientScope,
-    InvalidRequest,
-    NotAuthenticated,
-    ToolcribError,
-)
-from toolcrib.server.auth import (
-    CHALLENGE,
-    RequestAuthenticator,
-)
+from toolcrib.errors import InsufficientScope, InvalidRequest, NotAuthenticated, ToolcribError
+from toolcrib.server.auth import CHALLENGE, RequestAuthenticator
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import Authenticator, AuthenticatorWithChallenge
 

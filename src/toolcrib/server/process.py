@@ -47,7 +47,7 @@ _SHUTDOWN_ERROR: Final = {
     "id": None,
     "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
 }
-BACKLOG: Final = 2048
+_BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
 
 
@@ -214,7 +214,7 @@ class _HttpServer(uvicorn.Server):
             return made
 
         loop = asyncio.get_running_loop()
-        own = await loop.create_unix_server(protocol, sock=bind_path(self._own_path), backlog=config.backlog)
+        own = await loop.create_unix_server(protocol, sock=_bind_path(self._own_path), backlog=config.backlog)
         self.servers.append(own)
 
     def stop_accepting(self) -> None:
@@ -283,7 +283,7 @@ def _backlog(*, is_shared: bool) -> int:
     address each process takes one, and leaves the next one to the others.
     """
     if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
-        return BACKLOG
+        return _BACKLOG
     return 1 if is_shared else _ACCEPTED_AT_ONCE
 
 
@@ -339,17 +339,17 @@ async def wait_for_stop(
 # -- listening sockets -------------------------------------------------------------------------------------------------
 
 
-class ListeningSocket(socket.socket):
+class _ListeningSocket(socket.socket):
     """Lets as many connections wait as before when asyncio, which has one number for both, wants to accept fewer."""
 
-    def listen(self, backlog: int = BACKLOG, /) -> None:
-        super().listen(max(backlog, BACKLOG))
+    def listen(self, backlog: int = _BACKLOG, /) -> None:
+        super().listen(max(backlog, _BACKLOG))
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """A listening socket. Raises `SettingsError` where the address cannot be used."""
     # Name the protocol: asyncio disables Nagle's algorithm, which costs 40 ms a response, only on TCP sockets.
-    sock = ListeningSocket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = _ListeningSocket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -364,7 +364,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return sock
 
 
-def bind_path(path: Path) -> socket.socket:
+def _bind_path(path: Path) -> socket.socket:
     """A listening Unix-domain socket, which only this user can connect to: the folder has to be private.
 
     The path must not exist.
@@ -372,7 +372,7 @@ def bind_path(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(str(path))
-        sock.listen(BACKLOG)
+        sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
         raise
@@ -381,7 +381,7 @@ def bind_path(path: Path) -> socket.socket:
 
 def adopt_socket(descriptor: int) -> socket.socket:
     """A listening socket that another process bound, by its descriptor."""
-    sock = ListeningSocket(fileno=descriptor)
+    sock = _ListeningSocket(fileno=descriptor)
     sock.set_inheritable(False)
     return sock
 

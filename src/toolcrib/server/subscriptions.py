@@ -21,14 +21,7 @@ from mcp_types import LOG_LEVEL_META_KEY
 from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.server.context import (
-    LOG_LEVEL_STATE,
-    LOG_LEVELS,
-    RequestContext,
-    as_mcp_errors,
-    detach,
-    to_context,
-)
+from toolcrib.server.context import LOG_LEVEL_STATE, LOG_LEVELS, RequestContext, as_mcp_errors, detach, to_context
 from toolcrib.server.dormant import DormantSessions
 from toolcrib.server.notifications import FingerprintList, ListChangeNotifier, ListSubscriber, NotificationQueue, Notify
 from toolcrib.server.sdk_workarounds import connection_of

@@ -89,7 +89,7 @@ class Worker:
             sockets={name: adopt_socket(descriptor) for name, descriptor in seat.listeners.items()},
         )
         self.address = SharedAddress(
-            sock=self.place.sockets["http"], own_path=own_socket(self.place.folder, seat.number, os.getpid())
+            sock=self.place.sockets["http"], own_path=_own_socket(self.place.folder, seat.number, os.getpid())
         )
 
     @classmethod
@@ -130,7 +130,7 @@ class Worker:
             return
 
 
-def own_socket(folder: Path, number: int, process: int) -> Path:
+def _own_socket(folder: Path, number: int, process: int) -> Path:
     """Where the other workers reach the one with this number and process id."""
     return folder / f"worker-{number}-{process}.sock"
 
@@ -214,7 +214,7 @@ class WorkerSupervisor:
 
     async def run(self) -> int:
         """Run until a signal. Returns the exit code: 0, or that of a worker that could not start at all."""
-        self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-", dir=runtime_folder()))
+        self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-", dir=_runtime_folder()))
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
@@ -320,7 +320,7 @@ class WorkerSupervisor:
 
     def _remove_socket(self, process: _WorkerProcess) -> None:
         """Remove what a killed process could not."""
-        own_socket(self._folder, process.number, process.popen.pid).unlink(missing_ok=True)
+        _own_socket(self._folder, process.number, process.popen.pid).unlink(missing_ok=True)
 
     # -- signals -------------------------------------------------------------------------------------------------------
 
@@ -460,7 +460,7 @@ class _ProgramsProcess:
             self._path.unlink(missing_ok=True)
 
 
-def runtime_folder() -> str:
+def _runtime_folder() -> str:
     """Where sockets belong: the user's runtime directory, or that of temporary files.
 
     A directory is passed over where the paths of sockets in it would be longer than the system allows.

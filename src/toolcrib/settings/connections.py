@@ -18,17 +18,7 @@ from typing import Any, Final
 
 from toolcrib.errors import SettingsError
 from toolcrib.settings import document
-from toolcrib.settings.clients import (
-    ARGS,
-    ARGV,
-    CLIENTS,
-    COMMAND,
-    ClientApp,
-    ClientFile,
-    Places,
-    is_server,
-    value_at,
-)
+from toolcrib.settings.clients import ARGS, ARGV, CLIENTS, COMMAND, ClientApp, ClientFile, Places, is_server, value_at
 from toolcrib.settings.document import FieldPath, Syntax
 from toolcrib.settings.edits import add_entry, new_text, remove_entry
 from toolcrib.settings.entries import FORMS, MIXED_FORMS, is_bare_map

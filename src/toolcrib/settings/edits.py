@@ -379,7 +379,7 @@ def server_places(read: SettingsFile) -> list[ServerPlace]:
     return [ServerPlace(at, nearest_namespace(key), entry) for at, key, entry in found if isinstance(entry, dict)]
 
 
-def find_server(file: Path, name: str) -> tuple[SettingsFile, ServerPlace]:
+def _find_server(file: Path, name: str) -> tuple[SettingsFile, ServerPlace]:
     """Read a file and find a server in it. Raises `SettingsError`."""
     read = document.read_file(file, shown_path(file))
     places = server_places(read)
@@ -396,7 +396,7 @@ def find_server(file: Path, name: str) -> tuple[SettingsFile, ServerPlace]:
 
 def changed_text(file: Path, name: str, change: Change) -> tuple[str, str]:
     """The text of a file, and the same with one server removed or switched. Raises `SettingsError`."""
-    read, place = find_server(file, name)
+    read, place = _find_server(file, name)
     text = document.read_text(file, shown_path(file))
     if change == "remove":
         return text, remove_entry(text, read.syntax, place.at)

@@ -24,7 +24,7 @@ from toolcrib.checks import Seconds, checked
 
 KEYRING_SERVICE: Final = "toolcrib"
 """The service that toolcrib's own secrets belong to in the system's keyring."""
-SCHEMES: Final = ("keyring:", "file:", "cmd:")
+_SCHEMES: Final = ("keyring:", "file:", "cmd:")
 _MAX_BYTES: Final = 64 * 1024
 """The longest secret that is read."""
 _OPEN = "${"
@@ -84,7 +84,7 @@ class SecretSources:
     _read: dict[str, tuple[str | None, str]] = field(default_factory=dict)
 
     def read(self, name: str, where: str) -> tuple[str | None, str]:
-        """The secret, or None and the reason. `name` begins with one of `SCHEMES`."""
+        """The secret, or None and the reason. `name` begins with one of `_SCHEMES`."""
         if name not in self._read:
             scheme, _, rest = name.partition(":")
             self._read[name] = _READERS[scheme](self, rest)
@@ -330,7 +330,7 @@ class VariableExpander:
         if value is None:
             problem = (
                 self.surroundings.secrets.read(name, self._place(where))[1]
-                if name.startswith(SCHEMES)
+                if name.startswith(_SCHEMES)
                 else _reason(name)
             )
             self.missing.append(f"{problem} ({where})")
@@ -343,7 +343,7 @@ class VariableExpander:
             return known
         if name.startswith("input:"):
             return self._input(name.removeprefix("input:"))
-        if name.startswith(SCHEMES):
+        if name.startswith(_SCHEMES):
             return self.surroundings.secrets.read(name, self._place(where))[0]
         value = self.surroundings.environ.get(name.removeprefix("env:"))
         if self.is_secret:
@@ -371,7 +371,7 @@ def input_variable(name: str) -> str:
 
 def _is_name(name: str) -> bool:
     bare = name.removeprefix("env:")
-    if name.startswith(("input:", "command:", "config:", *SCHEMES)) or name == "/":
+    if name.startswith(("input:", "command:", "config:", *_SCHEMES)) or name == "/":
         return True
     return bare.replace("_", "a").isalnum() and not bare[0].isdigit()
 

@@ -21,13 +21,7 @@ from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, ClientApp, excluded_by, identify, project_folder, switched
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
 from toolcrib.settings.edits import add_entry, new_text
-from toolcrib.settings.entries import (
-    EntryReader,
-    ServerEntry,
-    aliases_of,
-    common_form,
-    server_entries,
-)
+from toolcrib.settings.entries import EntryReader, ServerEntry, aliases_of, common_form, server_entries
 from toolcrib.settings.env import (
     KEYRING_SERVICE,
     VariableSource,

@@ -15,8 +15,7 @@ import anyio.to_thread
 
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import has_problem, namespace_of
-from toolcrib.search.kinds import KIND_GROUPS
-from toolcrib.search.profile import MAX_READ, Profile, make_profile, telling_words
+from toolcrib.search.profile import KIND_GROUPS, MAX_READ, Profile, make_profile, telling_words
 from toolcrib.search.text import split_words, stem
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import ServerState, ServerStatus, Tool, Visibility

@@ -17,8 +17,7 @@ from toolcrib.providers.content import json_text
 from toolcrib.results.store import ResultStore
 from toolcrib.schema.compact import compact
 from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, CallerView, MetaToolHandler, listed_meta_tool
-from toolcrib.surfaces.hits import shorten
-from toolcrib.surfaces.reply import ReplyRenderer, text_result
+from toolcrib.surfaces.reply import ReplyRenderer, shorten, text_result
 from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
 from toolcrib.surfaces.selection import Level
 from toolcrib.tokens import ESTIMATE, counter

@@ -29,17 +29,7 @@ from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer
 from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
 from toolcrib.tokens import counter
-from toolcrib.types import (
-    Context,
-    Detail,
-    Filters,
-    Object,
-    SearchRequest,
-    Tool,
-    ToolResult,
-    Visibility,
-    is_read_only,
-)
+from toolcrib.types import Context, Detail, Filters, Object, SearchRequest, Tool, ToolResult, Visibility, is_read_only
 
 SEARCH: Final = "tool_search"
 EXECUTE: Final = "execute_tool"

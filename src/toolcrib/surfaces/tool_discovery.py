@@ -18,8 +18,7 @@ from toolcrib.schema.shape import shape_of
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
 from toolcrib.scripting.tools import ToolsByServer, tools_by_server, wait_for_servers
 from toolcrib.surfaces.digest import DigestWriter
-from toolcrib.surfaces.hits import shorten
-from toolcrib.surfaces.reply import text_result
+from toolcrib.surfaces.reply import shorten, text_result
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 

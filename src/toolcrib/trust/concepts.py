@@ -342,10 +342,6 @@ def _ends_rules(text: str) -> bool:
     return _has(text, END_OF, RULES_OF, PRIOR) and not _REFUSES.search(text)
 
 
-def _is_untethered(text: str) -> bool:
-    return bool(_UNTETHERED.search(text)) and not _REFUSES.search(text)
-
-
 def _interferes(text: str) -> bool:
     """Another tool's call is to get an address or account that this text names."""
     return _has(text, OTHER_TOOL, INTERFERE, ACCOUNT, _ORDERS) and not EXAMPLE.search(text)

@@ -18,13 +18,7 @@ import anyio
 import anyio.abc
 from anyio.lowlevel import checkpoint
 
-from toolcrib.errors import (
-    AlreadyStarted,
-    BackendNotFound,
-    ExecutionFailed,
-    NameCollision,
-    NotStarted,
-)
+from toolcrib.errors import AlreadyStarted, BackendNotFound, ExecutionFailed, NameCollision, NotStarted
 from toolcrib.providers.base import Provider
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore

@@ -21,14 +21,7 @@ import anyio
 import httpx2
 from mcp.shared.auth import AuthorizationCodeResult
 
-from toolcrib.errors import (
-    ExecutionFailed,
-    InvalidRequest,
-    LoginRequired,
-    NotStarted,
-    ServerUnavailable,
-    ToolcribError,
-)
+from toolcrib.errors import ExecutionFailed, InvalidRequest, LoginRequired, NotStarted, ServerUnavailable, ToolcribError
 from toolcrib.state.base import StateStore
 from toolcrib.types import Caller, Context, Object
 from toolcrib.upstream.http import WithTokens

@@ -22,13 +22,7 @@ from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S
 from toolcrib.upstream.http import proxy_of, ssl_context
 from toolcrib.upstream.http_pool import AiohttpTransport
-from toolcrib.upstream.http_transport import (
-    SESSION_HEADER,
-    VERSION_HEADER,
-    LoginNeeded,
-    NoAccessToken,
-    same_origin,
-)
+from toolcrib.upstream.http_transport import SESSION_HEADER, VERSION_HEADER, LoginNeeded, NoAccessToken, same_origin
 from toolcrib.upstream.login_vault import Login, LoginRejected, LoginVault, login_key
 from toolcrib.upstream.negotiation import CLIENT_INFO
 from toolcrib.upstream.oauth_flows import Ask, Challenge, FlowRunner, LoginFailed, PersonFlow, one_line, plain_model

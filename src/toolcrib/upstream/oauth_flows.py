@@ -31,10 +31,7 @@ from toolcrib.errors import mask_secrets
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
 from toolcrib.upstream.http import proxy_of, ssl_context
-from toolcrib.upstream.http_transport import (
-    VERSION_HEADER,
-    describe_transport_error,
-)
+from toolcrib.upstream.http_transport import VERSION_HEADER, describe_transport_error
 from toolcrib.upstream.login_vault import Login
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import BLANK, Redactor, bare_url, bounded, plain

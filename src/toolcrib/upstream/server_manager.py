@@ -12,22 +12,12 @@ from functools import partial
 import anyio
 from anyio.lowlevel import checkpoint
 
-from toolcrib.errors import (
-    BackendNotFound,
-    InvalidRequest,
-    StateUnavailable,
-    ToolcribError,
-)
+from toolcrib.errors import BackendNotFound, InvalidRequest, StateUnavailable, ToolcribError
 from toolcrib.providers.accounts import AccountGroup
 from toolcrib.providers.base import Provider
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
-from toolcrib.types import (
-    BackendKind,
-    ServerStatus,
-    Tool,
-    Unsubscribe,
-)
+from toolcrib.types import BackendKind, ServerStatus, Tool, Unsubscribe
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.fleet import Fleet, Listeners, Logins, create_logins, options_by_name
 from toolcrib.upstream.options import FleetOptions, ServerOptions
