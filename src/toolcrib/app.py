@@ -39,9 +39,9 @@ from toolcrib.server.options import WorkerPlace
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare, with_reloaded
 from toolcrib.state.base import RemoteStore, StateStore
+from toolcrib.state.coordination import Peers
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import make_store
-from toolcrib.state.peers import Peers
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import ended_by_collision, watch_always_visible

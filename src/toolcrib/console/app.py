@@ -39,7 +39,7 @@ from toolcrib.server.options import HttpOptions
 from toolcrib.server.process import SharedAddress, serve_http
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
-from toolcrib.state.peers import Peers
+from toolcrib.state.coordination import Peers
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.types import Authenticator, ServerStatus
 from toolcrib.usage.recorder import UsageRecorder

@@ -15,7 +15,7 @@ from toolcrib.errors import NotFound, SettingsError
 from toolcrib.gateway.visibility import namespace_of
 from toolcrib.settings.document import read_file
 from toolcrib.settings.edits import Change, server_places, shown_difference
-from toolcrib.state.peers import Answers, Peer
+from toolcrib.state.coordination import Answers, Peer
 from toolcrib.types import ServerState, ServerStatus
 
 _RECENT: Final = 8

@@ -26,7 +26,7 @@ from toolcrib.console.recorder import (
     filtered,
 )
 from toolcrib.settings.options import Settings
-from toolcrib.state.peers import Answers, Peer, Peers
+from toolcrib.state.coordination import Answers, Peer, Peers
 from toolcrib.types import JSON, Object, Rejected, ServerState, ServerStatus
 
 MAX_EVENTS: Final = 200

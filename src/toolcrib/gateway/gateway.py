@@ -31,9 +31,8 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import AllowAll, allows_everything, check_step_up, decide
 from toolcrib.gateway.refresh import CatalogRefresher
-from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.search_pages import SearchPage
-from toolcrib.gateway.sessions import Sessions
+from toolcrib.gateway.sessions import ResultShapes, Sessions
 from toolcrib.gateway.startup import StartupWait, missing_note
 from toolcrib.gateway.tasks import TaskManager
 from toolcrib.gateway.view import OverlayCache, ResolvedTool, ToolDescription, View, ViewCache

@@ -5,6 +5,8 @@ belongs to one caller, so another caller's handle gives access to nothing. A new
 pause, or with another value of `_meta["toolcrib/turn"]`, which a host sends when its user starts something new.
 Nothing is remembered for anonymous requests without a session and without a handle: they may come from different
 people. Of a caller, a tool counts once for each session that used it with success, and less with the time since then.
+
+The shapes of tools' results are remembered too, separately for each caller: types and field names, never values.
 """
 
 import json
@@ -17,10 +19,13 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from toolcrib.discovery.session import Session
+from toolcrib.errors import ExecutionFailed
 from toolcrib.gateway.options import SessionOptions
 from toolcrib.middleware.fingerprint import canonical_json
+from toolcrib.providers.content import script_value
+from toolcrib.schema.shape import shape_of
 from toolcrib.state.base import StateCodec, StateStore, StateTable
-from toolcrib.types import JSON, Caller, Context
+from toolcrib.types import JSON, Caller, Context, Tool, ToolResult
 
 USED_TABLE: Final = "used tools"
 """The durable table with what each caller used, by `caller_key`."""
@@ -34,6 +39,10 @@ _LEAST: Final = 0.05
 _PER_DOUBLING: Final = 0.25
 _MOST: Final = 1.75
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+_MAX_SHAPES: Final = 2_000
+_MAX_TEXT_CHARS: Final = 256 * 1024
+"""A longer text is not read as JSON."""
+_SHAPE_CODEC: Final[StateCodec[str]] = StateCodec(str, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,3 +302,36 @@ def session_key(ctx: Context) -> str | None:
 @lru_cache(maxsize=1024)
 def _encoded_key(*parts: str | None) -> str | None:
     return canonical_json(list(parts))
+
+
+# -- shapes of results -------------------------------------------------------------------------------------------------
+
+
+class ResultShapes:
+    """The shape of each caller's last result of each tool, in the gateway's state store."""
+
+    def __init__(self, state: StateStore, *, max_shapes: int = _MAX_SHAPES) -> None:
+        self.enabled = False
+        """Whether results are looked at; set by a surface that shows shapes."""
+        self._shapes = state.table("result shapes", _SHAPE_CODEC, max_entries=max_shapes, batched=True)
+
+    async def record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
+        """Keep the shape of a successful result."""
+        if not self.enabled or result.is_error or result.kind != "complete":
+            return
+        size = sum(len(str(block.get("text", ""))) for block in result.content)
+        if result.structured is None and size > _MAX_TEXT_CHARS:
+            return
+        try:
+            shape = shape_of(script_value(result))
+        except ExecutionFailed:
+            return
+        await self._shapes.set(_shape_key(ctx, tool), shape)
+
+    async def get(self, ctx: Context, tool: Tool) -> str:
+        """Return the shape of the caller's last result of the tool; empty if there is none."""
+        return await self._shapes.get(_shape_key(ctx, tool)) or ""
+
+
+def _shape_key(ctx: Context, tool: Tool) -> str:
+    return canonical_json([*ctx.caller.key, *tool.key]) or ""

@@ -34,10 +34,10 @@ from toolcrib.state.hub import Answer, HubConnection, HubStore, StateHub
 from toolcrib.state.options import OpenableStore, StateOptions, make_store
 from toolcrib.types import JSON
 
-VARIABLE: Final = "TOOLCRIB_WORKER"
-"""The environment variable with the place of a worker."""
 logger = logging.getLogger("toolcrib.serve")
 
+VARIABLE: Final = "TOOLCRIB_WORKER"
+"""The environment variable with the place of a worker."""
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
 _STABLE_S: Final = 10.0

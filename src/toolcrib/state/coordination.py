@@ -1,17 +1,44 @@
-"""Counters, leases and logs for several processes, built on the tables of any state store."""
+"""What the processes that share a state agree on: counters, leases and logs, and questions that they ask each other.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Counters, leases and logs are built on the tables of any state store. Questions are for what only a process itself
+knows and no store has to keep: which processes run, and what each of them answers, such as its last calls. Nothing is
+sent unless someone asks. A store that no other process shares needs neither a connection nor a background task.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from toolcrib.state.base import StateCodec, StateStore
+import anyio
+import anyio.abc
 
+from toolcrib.errors import StateUnavailable
+from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.types import JSON, Object
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 V = TypeVar("V")
 
 _COUNTS: Final[StateCodec[int]] = StateCodec(int, int)
 _LAST: Final = "last"
 _FREE_S: Final = 60.0
 """How long the number of a released lease is remembered, in seconds: longer than any attempt to acquire it takes."""
+_BEAT_S: Final = 3.0
+_SIGN_S: Final = 9.0
+"""How long the sign that a process runs is valid, in seconds."""
+_ANSWER_S: Final = 1.0
+"""How long an answer may take, in seconds, unless the asker says otherwise."""
+_MAX_PEERS: Final = 1_000
+_MAX_ANSWERING: Final = 16
+"""Questions that a process answers at a time."""
 
 
 class Counters:
@@ -166,3 +193,211 @@ class Log(Generic[V]):
         """
         entries = {int(key): value for key, value in (await self._entries.items()).items()}
         return [(number, entries[number]) for number in sorted(entries) if number > after][:limit]
+
+
+# -- questions between processes ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A process that shares the state."""
+
+    id: str
+    name: str
+    """For people: the host and the number of the process, or what it was named."""
+    since: float
+    """When it started, in seconds since the epoch."""
+    beat: int = 0
+    """How often it has said that it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers(Generic[T]):
+    """What the processes answered, this one first, then by name."""
+
+    given: Mapping[Peer, T] = field(default_factory=dict)
+    missing: tuple[Peer, ...] = ()
+    """Those that run but did not answer in time, or not in a way that this version can read."""
+
+
+def _encode_peer(peer: Peer) -> JSON:
+    return [peer.id, peer.name, peer.since, peer.beat]
+
+
+def _decode_peer(saved: Any) -> Peer:
+    name, title, since, beat = saved
+    return Peer(id=str(name), name=str(title), since=float(since), beat=int(beat))
+
+
+@dataclass(slots=True)
+class _OpenQuestion:
+    """A question that waits for answers."""
+
+    expected: set[str]
+    done: anyio.Event
+    answers: dict[str, JSON] = field(default_factory=dict)
+
+
+class Peers:
+    """The processes that share a state, as one of them. Answers questions while `run` runs; its own at any time."""
+
+    def __init__(self, state: StateStore, name: str = "", *, wall: Callable[[], float] = time.time) -> None:
+        """`name` is shown to people; by default, the host and the number of the process. `wall` is a clock."""
+        self.own = Peer(
+            id=secrets.token_hex(4), name=name or f"{socket.gethostname()}:{os.getpid()}", since=round(wall(), 3)
+        )
+        self._is_shared = state.shared
+        self._running = state.table("processes", StateCodec(_encode_peer, _decode_peer), max_entries=_MAX_PEERS)
+        self._questions = state.channel("questions")
+        self._state = state
+        self._topics: dict[str, Callable[[Any], Awaitable[JSON]]] = {}
+        self._asked: dict[str, _OpenQuestion] = {}
+        self._silent: dict[str, int] = {}
+        """Processes that did not answer, and their beat at that time."""
+        self._beats = 0
+
+    def answer(self, topic: str, answer: Callable[[Any], Awaitable[JSON]]) -> None:
+        """Answer questions about a topic from now on. What `answer` raises is logged, and the asker gets nothing."""
+        self._topics[topic] = answer
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        topic: str,
+        question: JSON = None,
+        *,
+        read: Callable[[Any], T],
+        only: str | None = None,
+        timeout_s: float = _ANSWER_S,
+    ) -> Answers[T]:
+        """Ask all processes, or the one with the id `only`, and wait for the answers until the timeout.
+
+        `read` converts an answer; one for which it raises `ValueError`, `TypeError` or `KeyError` counts as missing.
+        A process that has not answered the last question, and given no sign since, is not waited for.
+        """
+        others = {peer.id: peer for peer in await self.others() if only in (None, peer.id)}
+        waited_for = {peer.id for peer in others.values() if self._silent.get(peer.id) != peer.beat}
+        asked = _OpenQuestion(waited_for, anyio.Event())
+        if others:
+            number = secrets.token_hex(8)
+            self._asked[number] = asked
+            try:
+                message = {"from": self.own.id, "number": number, "topic": topic, "question": question, "only": only}
+                await self._questions.publish(message)
+                if waited_for:
+                    with anyio.move_on_after(timeout_s):
+                        await asked.done.wait()
+            finally:
+                del self._asked[number]
+        answers = dict(asked.answers)
+        if only in (None, self.own.id):
+            answers = {self.own.id: await self._answer(topic, question), **answers}
+        return self._read(answers, {self.own.id: self.own, **others}, read, only)
+
+    def _read(
+        self, answers: Mapping[str, JSON], peers: Mapping[str, Peer], read: Callable[[Any], T], only: str | None
+    ) -> Answers[T]:
+        given = {}
+        for peer in (
+            self.own,
+            *sorted((one for one in peers.values() if one is not self.own), key=lambda one: one.name),
+        ):
+            if (answer := answers.get(peer.id)) is None:
+                continue
+            with suppress(ValueError, TypeError, KeyError):  # another version answered
+                given[peer] = read(answer)
+        missing = tuple(peer for peer in peers.values() if peer not in given and only in (None, peer.id))
+        for peer in peers.values():
+            if peer.id in answers:
+                self._silent.pop(peer.id, None)
+            elif peer is not self.own:
+                self._silent[peer.id] = peer.beat
+        for gone in [one for one in self._silent if one not in peers and only is None]:
+            del self._silent[gone]
+        return Answers(given=given, missing=missing)
+
+    async def others(self) -> tuple[Peer, ...]:
+        """The other processes that run, by name; none while the state cannot be reached."""
+        if not self._is_shared:
+            return ()
+        with suppress(StateUnavailable):
+            found = (await self._running.items()).values()
+            return tuple(sorted((peer for peer in found if peer.id != self.own.id), key=lambda peer: peer.name))
+        return ()
+
+    # -- answering -------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Say that this process runs, and answer, until cancelled. Returns at once if the state is not shared."""
+        if not self._is_shared:
+            task_status.started()
+            return
+        answers = self._state.channel(_channel_of(self.own.id))
+        async with (
+            self._questions.subscribe() as questions,
+            answers.subscribe() as received,
+            anyio.create_task_group() as group,
+        ):
+            await self._beat()
+            group.start_soon(self._keep_beating)
+            group.start_soon(self._receive, received)
+            task_status.started()
+            try:
+                await self._reply_to_all(questions, group)
+            finally:
+                with anyio.move_on_after(1, shield=True), suppress(StateUnavailable):
+                    await self._running.delete(self.own.id)
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await anyio.sleep(_BEAT_S)
+            try:
+                await self._beat()
+            except Exception:
+                logger.exception("cannot tell the other processes that this one runs")
+
+    async def _beat(self) -> None:
+        self._beats += 1
+        own = Peer(id=self.own.id, name=self.own.name, since=self.own.since, beat=self._beats)
+        with suppress(StateUnavailable):
+            await self._running.set(own.id, own, ttl_s=_SIGN_S)
+
+    async def _receive(self, answers: AsyncIterator[Object | None]) -> None:
+        async for message in answers:
+            if message is None or (asked := self._asked.get(str(message.get("number")))) is None:
+                continue
+            sender = str(message.get("from"))
+            asked.answers[sender] = message.get("answer")
+            asked.expected.discard(sender)
+            if not asked.expected:
+                asked.done.set()
+
+    async def _reply_to_all(self, questions: AsyncIterator[Object | None], group: anyio.abc.TaskGroup) -> None:
+        limiter = anyio.CapacityLimiter(_MAX_ANSWERING)
+        async for message in questions:
+            if message is None or message.get("from") == self.own.id or message.get("only") not in (None, self.own.id):
+                continue
+            group.start_soon(self._reply, message, limiter)
+
+    async def _reply(self, message: Object, limiter: anyio.CapacityLimiter) -> None:
+        async with limiter:
+            answer = await self._answer(str(message.get("topic")), message.get("question"))
+            channel = self._state.channel(_channel_of(str(message["from"])))
+            with suppress(StateUnavailable):  # the asker does not wait for ever
+                await channel.publish({"from": self.own.id, "number": message.get("number"), "answer": answer})
+
+    async def _answer(self, topic: str, question: JSON) -> JSON:
+        """This process's answer; None if it has none."""
+        answer = self._topics.get(topic)
+        if answer is None:
+            return None
+        try:
+            return await answer(question)
+        except Exception:
+            logger.exception("a question of another process about %s failed", topic)
+            return None
+
+
+def _channel_of(peer: str) -> str:
+    return f"answers {peer}"

@@ -38,6 +38,8 @@ from toolcrib.trust.rules import Finding
 from toolcrib.types import JSON, Object, Rejected, ServerInfo, Tool
 from toolcrib.upstream.options import ServerOptions
 
+logger = logging.getLogger(__name__)
+
 TRUST_META: Final = "toolcrib/trust"
 """The key in the `_meta` of a result that says why an earlier definition of its tool is in use."""
 _MAX_SHOWN: Final = 5
@@ -45,8 +47,6 @@ _MAX_VERSIONS: Final = 10_000
 _MAX_VERSION_BYTES: Final = 64 * 1024 * 1024
 """Lists with changes that are kept of all servers; the oldest are dropped first."""
 _PLAIN: Final[StateCodec[dict[str, Any]]] = StateCodec(dict, dict)
-logger = logging.getLogger(__name__)
-
 _MAX_NAMED: Final = 5
 _LOOK_S: Final = 2.0
 """How often to look whether a held definition was trusted meanwhile, in seconds."""

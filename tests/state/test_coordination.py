@@ -10,8 +10,8 @@ import anyio
 import pytest
 from tests.redis_server import NEEDS_REDIS, RedisServer
 
+from toolcrib.state.coordination import Answers, Peers
 from toolcrib.state.memory import MemoryStore
-from toolcrib.state.peers import Answers, Peers
 from toolcrib.state.redis import RedisStore
 
 pytestmark = pytest.mark.anyio
