@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -218,6 +219,23 @@ async def test_a_response_that_breaks_off_or_cannot_be_decoded_loses_that_call_o
                 assert failure is not None
                 assert failure.kind is FailureKind.LOST
                 await refresh.wait()
+
+
+async def test_the_session_that_a_response_names_is_that_of_the_next_request() -> None:
+    given: tuple[bytes, ...] = (b"", b"a", b"a", b"", b"b", b"b")
+    named = [b"Mcp-Session-Id: " + name + b"\r\n" for name in given]
+    answers = [short(b'{"jsonrpc":"2.0","id":1,"result":{}}', *([line] if line[16:-2] else [])) for line in named]
+    async with scripted(*answers) as peer:
+        options = ServerOptions(name="s", transport="http", url=str(peer.url))
+        caller, redact = DirectCaller(options, lambda: None), Redactor(options)
+        closed, refresh = CloseEvent(), AutoResetEvent()
+        caller.open(AuthTransport(peer.transport, options, FleetOptions(), redact, closed, refresh), str(peer.url))
+        with anyio.fail_after(5):
+            for _ in given:
+                sent = {"mcp-protocol-version": "2025-11-25"}
+                assert await caller.call("tools/call", {"name": "t"}, sent, modern=False, exchange=None) == {}
+    sessions = [re.findall(rb"mcp-session-id: (.*)\r", request) for request in peer.requests]
+    assert sessions == [[], [], [b"a"], [b"a"], [b"a"], [b"b"]]
 
 
 @pytest.mark.parametrize(

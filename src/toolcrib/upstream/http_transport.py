@@ -47,7 +47,8 @@ _UNUSUAL: Final = re.compile(rb"[^\x20-\x7e]")
 _OK: Final = 200
 _CONTENT_ENCODING: Final = frozenset({b"content-encoding"})
 _MAX_HEADS: Final = 256
-_NOTED_HEADERS: Final = frozenset({SESSION_HEADER.encode(), b"content-encoding"})
+_SESSION: Final = SESSION_HEADER.encode()
+_NOTED_HEADERS: Final = frozenset({_SESSION, b"content-encoding"})
 _ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
@@ -252,8 +253,15 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         """Whether nothing but the body of a response matters, which is there and within the bounds."""
         if answer.body is None or len(answer.body) > min(bounds.nodes, bounds.bytes):
             return False
-        self.plain = answer.status == _OK and noted.isdisjoint(answer.names)
+        self.plain = answer.status == _OK and (noted.isdisjoint(answer.names) or self._repeats_session(answer))
         return self.plain
+
+    def _repeats_session(self, answer: PooledResponse) -> bool:
+        """Whether all that there is to note of a response is the session that is known already."""
+        if not _CONTENT_ENCODING.isdisjoint(answer.names) or VERSION_HEADER not in self.session_headers:
+            return False
+        known = self.session_headers.get(SESSION_HEADER, "").encode()
+        return all(value == known for name, value in answer.headers if name == _SESSION)
 
     def _post_head(self, url: httpx2.URL, headers: Mapping[str, str]) -> bytes | None:
         """The head of such a POST but for its length; None if it cannot be written as it is."""
