@@ -9,7 +9,6 @@ import anyio
 import mcp
 import mcp_types as types
 import pytest
-from mcp.server import streamable_http_manager
 from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 from tests.server.conftest import TOKENS, at_address, client_at, token, until
@@ -17,7 +16,7 @@ from tests.server.shop import Shop, in_front_of
 
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.server import subscriptions
+from toolcrib.server import sessions, subscriptions
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import StateCodec
@@ -314,7 +313,7 @@ async def test_a_process_that_takes_over_a_session_watches_the_resources_that_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two processes are two apps with one store; the second gives its session the id that the first one gave."""
-    monkeypatch.setattr(streamable_http_manager, "uuid4", lambda: UUID(int=7))
+    monkeypatch.setattr(sessions, "uuid4", lambda: UUID(int=7))
     store, received = MemoryStore(), MessageRecorder()
     saved = store.table("subscriptions", StateCodec(list, tuple))
 

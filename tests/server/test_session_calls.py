@@ -17,12 +17,15 @@ from tests.server.test_direct import RESULTS, TOOLS, run
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.session_calls import SessionCalls
+from toolcrib.server.sessions import SessionManager
 from toolcrib.types import Context, Object, ToolResult
 
 pytestmark = pytest.mark.anyio
 
 VERSION = "2025-11-25"
 SEEN = {"mcp-session-id", "content-length", "content-type"}
+WAYS = ("answer", "answer_dormant")
+"""Around a session's transport, if it has one, and for a session that has none."""
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Session:
 
     http: httpx2.AsyncClient
     id: str
+    manager: SessionManager
     direct: int = 0
 
     async def post(self, body: Any, **headers: str | None) -> tuple[int, dict[str, str], Any]:
@@ -59,18 +63,21 @@ async def session(monkeypatch: pytest.MonkeyPatch, tools: Any = TOOLS, handler: 
             httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http,
         ):
             client = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-            opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}
-            response = await http.post("/mcp", json=opening)
-            opened = Session(http, response.headers["mcp-session-id"])
+            response = await http.post("/mcp", json=message("initialize", client))
+            managers = app._endpoint._managers  # type: ignore[attr-defined]  # of this transport
+            opened = Session(http, response.headers["mcp-session-id"], managers[0])
             await opened.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
-            inner = SessionCalls.answer
 
-            async def counted(self: SessionCalls, *args: Any) -> bool:
-                answered = await inner(self, *args)
-                opened.direct += answered
-                return answered
+            def counting(inner: Callable[..., Awaitable[bool]]) -> Callable[..., Awaitable[bool]]:
+                async def counted(*args: Any) -> bool:
+                    answered = await inner(*args)
+                    opened.direct += answered
+                    return answered
 
-            monkeypatch.setattr(SessionCalls, "answer", counted)
+                return counted
+
+            for name in WAYS:
+                monkeypatch.setattr(SessionCalls, name, counting(getattr(SessionCalls, name)))
             yield opened
 
 
@@ -137,14 +144,18 @@ def generated() -> Iterator[tuple[Any, dict[str, str | None]]]:
         yield one, {}
 
 
-async def test_every_answer_is_that_of_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dormant", [False, True])
+async def test_every_answer_is_that_of_the_transport(monkeypatch: pytest.MonkeyPatch, dormant: bool) -> None:
     count = 0
     async with session(monkeypatch) as opened:
         for body, headers in generated():
             count += 1
+            if dormant:
+                await opened.manager._rest(opened.id)
             found = await opened.post(body, **headers)
             with monkeypatch.context() as patch:
-                patch.setattr(SessionCalls, "answer", _never)
+                for name in WAYS:
+                    patch.setattr(SessionCalls, name, _never)
                 assert found == await opened.post(body, **headers), (body, headers)
         assert opened.direct > len(PLAIN)
     assert count > 300
@@ -154,14 +165,69 @@ async def _never(*_: Any) -> bool:
     return False
 
 
-async def test_plain_requests_pass_by_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dormant", [False, True])
+async def test_plain_requests_pass_by_the_transport(monkeypatch: pytest.MonkeyPatch, dormant: bool) -> None:
     async with session(monkeypatch) as opened:
+        if not dormant:
+            await opened.post(message("prompts/list"))
         for place, body in enumerate(PLAIN):
             await opened.post(body)
             assert opened.direct == place + 1, body
+        assert (opened.id in opened.manager._manager._server_instances) is not dormant
         await opened.post(call("plain", {}, _meta={"progressToken": 1}))
         await opened.post(message("prompts/list"))
         assert opened.direct == len(PLAIN)
+
+
+OPENING = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+def openings() -> Iterator[Any]:
+    """Requests that open a session, or try to."""
+    for version in ("2025-11-25", "2025-06-18", "2024-11-05", "2026-07-28", "none", 5, None, ...):
+        yield {**OPENING, "protocolVersion": version}
+    capabilities: Any
+    for capabilities in ({"roots": {"listChanged": True}, "sampling": {}}, {"more": {}}, [], None, ...):
+        yield {**OPENING, "capabilities": capabilities}
+    for info in ({"name": "c"}, {"name": "c" * 5000, "version": "1"}, {}, "c", None, ...):
+        yield {**OPENING, "clientInfo": info}
+    for meta in ({}, {"progressToken": 5}, {"k": 1}, 5, None):
+        yield {**OPENING, "_meta": meta}
+    yield from ({}, [], None, ..., {**OPENING, "more": 1})
+
+
+async def test_a_session_is_opened_without_a_transport_as_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_session(*_: Any) -> None:
+        return None
+
+    async def opening(params: Any) -> Any:
+        given = params if not isinstance(params, dict) else {k: v for k, v in params.items() if v is not ...}
+        response = await opened.http.post("/mcp", json=message("initialize", given))
+        headers = {name: value for name, value in response.headers.items() if name in SEEN - {"mcp-session-id"}}
+        return response.status_code, headers, response.content, "mcp-session-id" in response.headers
+
+    async with session(monkeypatch) as opened:
+        transports = opened.manager._manager._server_instances
+        for params in openings():
+            before = len(transports)
+            found = await opening(params)
+            plain = len(transports) == before
+            with monkeypatch.context() as patch:
+                patch.setattr(SessionCalls, "open", no_session)
+                assert found == await opening(params), params
+            if params == OPENING:
+                assert plain
+
+
+async def test_a_dormant_session_ends_at_once_when_its_client_deletes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with session(monkeypatch) as opened:
+        answers = []
+        for _ in range(2):
+            response = await opened.http.delete("/mcp", headers={"mcp-session-id": opened.id})
+            answers.append((response.status_code, response.headers.get("content-length"), response.content))
+        assert answers[0] == (200, "0", b"")
+        assert answers[1][0] == 404
+        assert (await opened.post(call("plain")))[0] == 404
 
 
 @dataclass
@@ -183,7 +249,7 @@ class Slow:
 async def answer_of_ended(
     monkeypatch: pytest.MonkeyPatch, end: Callable[[Session], Awaitable[Any]]
 ) -> tuple[int, bytes, int]:
-    """The status and body of a call that has begun when `end` ends it, and how many went past the transport."""
+    """The status and body of a call that has begun when `end` ends it, and how many requests were answered here."""
     slow = Slow(anyio.Event(), anyio.Event())
     answers: list[Any] = []
     async with session(monkeypatch, [native("slow")], slow) as opened, anyio.create_task_group() as group:
@@ -200,12 +266,15 @@ async def answer_of_ended(
     return status, body, opened.direct
 
 
-async def test_a_client_cancels_a_call_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("woken", [False, True])
+async def test_a_client_cancels_a_call_of_its_session(monkeypatch: pytest.MonkeyPatch, woken: bool) -> None:
     async def cancel(opened: Session) -> None:
+        if woken:  # the session has got a transport since the call began
+            await opened.post(message("prompts/list", id=8))
         await opened.post(message("notifications/cancelled", {"requestId": 7}, id=...))
 
     status, body, direct = await answer_of_ended(monkeypatch, cancel)
-    assert (status, json.loads(body)["error"]["code"], direct) == (200, -32800, 1)
+    assert (status, json.loads(body)["error"]["code"], direct) == (200, -32800, 1 if woken else 2)
 
 
 async def test_the_end_of_a_session_ends_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:

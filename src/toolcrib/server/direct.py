@@ -300,13 +300,8 @@ class DirectMethods:
 
     def _short_text(self, request: DirectRequest, result: ToolResult) -> bytes | None:
         """The response with a single short text of ASCII characters, as most results are; None for any other result."""
-        if result.kind != "complete" or len(result.content) != 1 or result.meta or result.structured is not None:
-            return None
-        block = result.content[0]
-        text = block.get("text")
-        if len(block) != len(_TEXT_KEYS) or block.get("type") != "text" or not isinstance(text, str):
-            return None
-        if len(text) > _MAX_TEXT_CHARS or not text.isascii():
+        text = short_text(result)
+        if text is None:
             return None
         failed = "true" if result.is_error else "false"
         number = request.request_id
@@ -352,6 +347,17 @@ class DirectMethods:
     def _encoded(self, request: DirectRequest, result: HandlerResult) -> bytes:
         text = json.dumps({"jsonrpc": "2.0", "id": request.request_id, "result": result}, separators=(",", ":"))
         return spliced(text.encode(), request.request.scope[SPLICES_KEY])
+
+
+def short_text(result: ToolResult) -> str | None:
+    """The text of a result that is nothing but a short one of ASCII characters; None for any other result."""
+    if result.kind != "complete" or len(result.content) != 1 or result.meta or result.structured is not None:
+        return None
+    block = result.content[0]
+    text = block.get("text")
+    if len(block) != len(_TEXT_KEYS) or block.get("type") != "text" or not isinstance(text, str):
+        return None
+    return text if len(text) <= _MAX_TEXT_CHARS and text.isascii() else None
 
 
 async def _no_other_handler(_: RequestContext) -> HandlerResult:

@@ -4,7 +4,11 @@ The side that opens and closes connections says which sessions become dormant; t
 says whether it would lose any, and how the session ends. Neither knows the other.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from mcp.server.connection import Connection
+from mcp.shared.exceptions import NoBackChannelError
 
 MayRest = Callable[[], bool]
 """Whether a session would lose nothing without its connection."""
@@ -12,7 +16,7 @@ EndSession = Callable[[], Awaitable[None]]
 
 
 class DormantSessions:
-    """The sessions of a server that have a connection, and those that have none until their next request.
+    """The sessions of a server that have a connection, and those that have none until they need one.
 
     Each connection has a mark, since a dormant session must not keep its last one in memory.
     """
@@ -24,6 +28,10 @@ class DormantSessions:
         """The marks of connections that are being closed while their session goes on."""
         self._dormant: dict[str, tuple[object, EndSession | None]] = {}
         """The mark of each dormant session's last connection and, once that is closed, what ends the session."""
+
+    def begun(self, session_id: str, end: EndSession) -> None:
+        """Note a session that begins without a connection, and what ends it."""
+        self._dormant[session_id] = object(), end
 
     def opened(self, session_id: str, mark: object, may_rest: MayRest) -> None:
         """Note that a session has a connection."""
@@ -60,3 +68,39 @@ class DormantSessions:
         self._closing.discard(mark)
         if end is not None:
             await end()
+
+
+class DormantChannel:
+    """The way to the client of a session without a connection: that of the connection which it may have got meanwhile.
+
+    It is in the place of a dispatcher of the SDK.
+    """
+
+    def __init__(self, connected: Callable[[], Connection | None]) -> None:
+        """`connected` returns the session's connection, if it has one by now."""
+        self._connected = connected
+        self._in_flight: dict[Any, Any] = {}
+        """The client's requests that are under way, by their ids, as the SDK's dispatcher has them."""
+        self.end_session: EndSession | None = None
+        """What ends the session, once it is open."""
+
+    async def send_raw_request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        opts: Any = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Send a request to the client. Raises `NoBackChannelError` without a connection."""
+        connection = self._connected()
+        if connection is None:
+            raise NoBackChannelError(method)
+        return await connection.outbound.send_raw_request(method, params, opts)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, opts: Any = None, *, _related_request_id: Any = None
+    ) -> None:
+        """Send a notification, unless it could only be sent on the response to a request, which is JSON."""
+        connection = self._connected()
+        if connection is not None and _related_request_id is None:
+            await connection.outbound.notify(method, params, opts)

@@ -40,7 +40,7 @@ from toolcrib.server.context import (
     to_context,
     with_replica,
 )
-from toolcrib.server.dormant import DormantSessions
+from toolcrib.server.dormant import DormantChannel, DormantSessions
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.sdk_workarounds import (
     EntryCache,
@@ -117,7 +117,7 @@ class ToolServer(NotifyingServer):
         """Middleware: know the connection of a session that opens, until it ends."""
         result = await call_next(ctx)
         connection = connection_of(ctx)
-        if connection.session_id is not None:
+        if connection.session_id is not None and not isinstance(connection.outbound, DormantChannel):
             self.connections[connection.session_id] = connection
             connection.exit_stack.callback(self._forget_session, connection.session_id, connection)
         return result
@@ -125,6 +125,10 @@ class ToolServer(NotifyingServer):
     def _forget_session(self, session_id: str, connection: Connection) -> None:
         if self.connections.get(session_id) is connection:  # a session that was dormant has another one by now
             del self.connections[session_id]
+
+    async def observed(self, method: str, work: Awaitable[HandlerResult]) -> HandlerResult:
+        """Await what answers a request, and report its end."""
+        return await work if self.observe is None else await _observe(self.observe, method, work)
 
     def complete(self, middleware: Sequence[ServerMiddleware[Any]]) -> None:
         """Use this middleware."""
@@ -187,20 +191,21 @@ def make_server(
 
 
 def _observed(observe: ObserveRequest) -> ServerMiddleware[Any]:
-    async def run(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        started, outcome = time.monotonic(), "cancelled"
-        try:
-            result = await call_next(ctx)
-            outcome = outcome_of(result)
-        except Exception as error:
-            outcome = error_outcome(error)
-            raise
-        else:
-            return result
-        finally:
-            observe(ctx.method, outcome, time.monotonic() - started)
+    return lambda ctx, call_next: _observe(observe, ctx.method, call_next(ctx))
 
-    return run
+
+async def _observe(observe: ObserveRequest, method: str, work: Awaitable[HandlerResult]) -> HandlerResult:
+    started, outcome = time.monotonic(), "cancelled"
+    try:
+        result = await work
+        outcome = outcome_of(result)
+    except Exception as error:
+        outcome = error_outcome(error)
+        raise
+    else:
+        return result
+    finally:
+        observe(method, outcome, time.monotonic() - started)
 
 
 def outcome_of(result: HandlerResult) -> str:

@@ -134,7 +134,7 @@ class StreamableHttpEndpoint:
         dormant = self._server.dormant if isinstance(self._server, ToolServer) else None
         calls = None
         if isinstance(self._server, ToolServer) and is_supported():
-            calls = SessionCalls(self._server, self._server.connections)
+            calls = SessionCalls(self._server)
         plain = SessionManager(self._server, self._options, self._replicas, dormant, calls)
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)
         async with plain.run(), events.run():

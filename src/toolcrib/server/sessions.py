@@ -1,18 +1,21 @@
 """Sessions of clients before 2026-07-28 over HTTP: how many each caller may have, and when an idle one is closed.
 
 The SDK keeps the sessions. It counts them in all only, so that one caller could take every one. It also keeps a
-transport, two tasks and some 300 objects for each, which take 70 KB and prolong every garbage collection. So an idle
-session becomes dormant: its transport is closed, and the next request opens another one under the same id.
+transport, two tasks and some 300 objects for each, which take 70 KB and prolong every garbage collection. So a session
+is dormant, which means without a transport, until a request needs one, and again once it is idle: then the transport
+is closed, and the next request that needs one opens another under the same id.
 """
 
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
+from uuid import uuid4
 
 import anyio
 import anyio.lowlevel
@@ -26,11 +29,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolcrib.errors import ExecutionFailed
 from toolcrib.server.connections import RateLimitedLog
 from toolcrib.server.context import SESSION_HEADER, request_caller
-from toolcrib.server.dormant import DormantSessions
+from toolcrib.server.dormant import DormantSessions, EndSession
 from toolcrib.server.error_responses import error_response
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.replicas import Replicas
-from toolcrib.server.session_calls import SessionCalls
+from toolcrib.server.session_calls import SessionCalls, respond
 from toolcrib.types import LOCAL, Object
 
 logger = logging.getLogger(__name__)
@@ -80,8 +83,8 @@ class _TransportManager(StreamableHTTPSessionManager):
     """What answers requests of sessions beside their transports."""
 
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
-        """Stop tracking the session, unless it has another transport by now; in any case, end this transport."""
-        if self._server_instances.get(session_id, transport) is transport:
+        """Stop tracking the session, unless it has another transport by now, or none; end this transport."""
+        if self._server_instances.get(session_id) is transport:
             if self.calls is not None:
                 self.calls.end(session_id)
             await super()._discard_session(session_id, transport)
@@ -119,7 +122,7 @@ class SessionManager:
             json_response=True,
             max_request_body_size=options.max_body_bytes,
             max_sessions=None,
-            session_idle_timeout=min(_FIRST_USE_S, options.session_idle_s),
+            session_idle_timeout=None,
         )
         self._calls = self._manager.calls = calls
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -173,26 +176,46 @@ class SessionManager:
                 return
         session = self._sessions.get(session_id)
         if session is not None and session.is_dormant:
+            if await self._answered_dormant(session_id, session, scope, receive, send):
+                return
             await self._wake(session_id, session, scope)
             session = self._sessions.get(session_id)
         if session is None or session.is_dormant:
             await self._manager.handle_request(scope, receive, send)  # which says that there is no such session
             return
-        session.is_used, session.used = True, self._clock()
         self._unused.pop(session_id, None)
-        self._sessions.move_to_end(session_id)
-        self._owned[session.owner].move_to_end(session_id)
         transport = self._manager._server_instances.get(session_id)  # noqa: SLF001 - the SDK has no public way
-        if transport is not None:
-            transport._idle_timeout = self._options.session_idle_s  # noqa: SLF001 - it was opened with less
-        session.requests += 1
-        try:
+        with self._in_use(session_id, session):
             if not await self._answered(session_id, transport, scope, receive, send):
                 await self._manager.handle_request(scope, receive, send)
+
+    @contextmanager
+    def _in_use(self, session_id: str, session: _Session) -> Iterator[None]:
+        """Let the session have one more request under way."""
+        session.is_used, session.used = True, self._clock()
+        self._sessions.move_to_end(session_id)
+        self._owned[session.owner].move_to_end(session_id)
+        session.requests += 1
+        try:
+            yield
         finally:
             session.requests -= 1
             session.used = self._clock()
             self._forget_ended(session_id)
+
+    async def _answered_dormant(
+        self, session_id: str, session: _Session, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        """Answer a request of a dormant session; false if it needs a transport, or may not use the session."""
+        if self._calls is None or session.opening is None or session.credential != _credential(scope):
+            return False
+        if scope["method"] == "DELETE":
+            end = self._forget_dormant(session_id, session)
+            await respond(send, HTTPStatus.OK, session_id)
+            await end()
+            return True
+        with self._in_use(session_id, session):
+            return await self._calls.answer_dormant(session_id, session.opening, scope, receive, send)
 
     async def _answered(
         self,
@@ -223,12 +246,37 @@ class SessionManager:
         if params is None:
             await self._manager.handle_request(scope, receive_again, send)
             return
+        if await self._opened_dormant(params, scope, receive_again, send):
+            return
         open_session = self._manager.handle_request
         if self._replicas is not None:
-            session_id = self._replicas.seal(request_caller(scope), params)
-            open_session = partial(self._open_as, session_id)
+            open_session = partial(self._open_as, self._new_id(params, scope))
         if not await self._open_reserved(open_session, params, scope, receive_again, send):
             await self._refuse(scope, receive_again, send)
+
+    def _new_id(self, params: Object, scope: Scope) -> str:
+        return uuid4().hex if self._replicas is None else self._replicas.seal(request_caller(scope), params)
+
+    async def _opened_dormant(self, params: Object, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Open a session without a transport; false if it needs one, or if there is no room for it."""
+        kept, owner = _kept_opening(params), _owner(scope)
+        if self._calls is None or self._dormant is None or kept is None or not await self._reserve(owner):
+            return False
+        session_id = self._new_id(params, scope)
+        try:
+            opened = await self._calls.open(session_id, scope, receive)
+        finally:
+            self._release(owner)
+        if opened is None:
+            return False
+        self._note(session_id, _Session(owner, kept, self._clock(), is_dormant=True, credential=_credential(scope)))
+        self._dormant.begun(session_id, opened.end)
+        await respond(send, HTTPStatus.OK, session_id, opened.answer)
+        return True
+
+    def _note(self, session_id: str, session: _Session) -> None:
+        self._sessions[session_id] = session
+        self._owned.setdefault(session.owner, OrderedDict())[session_id] = None
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._refused.add()
@@ -251,8 +299,8 @@ class SessionManager:
                 if opened in self._manager._server_instances:  # noqa: SLF001 - as above
                     self._release(owner)
                     session = _Session(owner, _kept_opening(params), self._clock(), requests=1)
-                    self._sessions[opened], self._unused[opened] = session, None
-                    self._owned.setdefault(owner, OrderedDict())[opened] = None
+                    self._note(opened, session)
+                    self._unused[opened] = None
             await send(message)
 
         try:
@@ -291,22 +339,25 @@ class SessionManager:
 
     async def _sweep_regularly(self) -> None:
         while True:
-            await anyio.sleep(_SWEEP_S)
+            await anyio.sleep(min(_SWEEP_S, self._options.session_idle_s / 2))
             try:
                 await self._sweep()
             except Exception:
                 logger.exception("idle sessions could not be closed")
 
     async def _sweep(self) -> None:
-        """Let sessions rest that are idle, and end dormant ones that were not used for too long."""
+        """Let sessions rest that are idle, and end those that were not used for too long."""
         now = self._clock()
         for session_id, session in tuple(self._sessions.items()):
             idle_s = now - session.used
             if session.requests:
                 continue
-            if session.is_dormant and idle_s >= self._idle_timeout(session):
+            if idle_s >= self._idle_timeout(session):
+                logger.info("a session reached its idle timeout")
                 await self._end(session_id)
-            elif not session.is_dormant and idle_s >= _AWAKE_S:
+            elif idle_s >= _AWAKE_S:
+                if self._calls is not None:
+                    self._calls.forget(session_id)
                 await self._rest(session_id)
 
     def _idle_timeout(self, session: _Session) -> float:
@@ -355,9 +406,7 @@ class SessionManager:
     async def _open_as(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session under this id, as the SDK does under a random one."""
         manager = self._manager
-        transport = StreamableHTTPServerTransport(
-            mcp_session_id=session_id, is_json_response_enabled=True, idle_timeout=manager.session_idle_timeout
-        )
+        transport = StreamableHTTPServerTransport(mcp_session_id=session_id, is_json_response_enabled=True)
         credential = _credential(scope)
         if credential is not None:
             manager._session_owners[session_id] = credential  # noqa: SLF001 - the SDK has no public way
@@ -415,19 +464,30 @@ class SessionManager:
 
     async def _end(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
-        if session is not None and session.is_dormant and self._dormant is not None:
-            session.is_dormant = False
-            await self._dormant.end(session_id)
+        if session is not None and session.is_dormant:
+            await self._forget_dormant(session_id, session)()
         transport = self._manager._server_instances.get(session_id)  # noqa: SLF001 - as above
         if transport is not None:
             await self._manager._discard_session(session_id, transport)  # noqa: SLF001 - as above
         self._forget_ended(session_id)
+
+    def _forget_dormant(self, session_id: str, session: _Session) -> EndSession:
+        """Forget a dormant session, so that no request finds it any more. Returns what ends it."""
+        session.is_dormant = False
+        self._forget_ended(session_id)
+        if self._calls is not None:
+            self._calls.end(session_id)
+        return _nothing if self._dormant is None else partial(self._dormant.end, session_id)
 
     async def _end_all(self) -> None:
         for number, session_id in enumerate(tuple(self._sessions)):
             await self._end(session_id)
             if number % _SESSIONS_PER_STEP == 0:
                 await anyio.lowlevel.checkpoint()
+
+
+async def _nothing() -> None:
+    """End nothing."""
 
 
 def _owner(scope: Scope) -> _Owner:

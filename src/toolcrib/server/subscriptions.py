@@ -22,7 +22,7 @@ from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.server.context import LOG_LEVEL_STATE, LOG_LEVELS, RequestContext, as_mcp_errors, detach, to_context
-from toolcrib.server.dormant import DormantSessions
+from toolcrib.server.dormant import DormantChannel, DormantSessions
 from toolcrib.server.notifications import FingerprintList, ListChangeNotifier, ListSubscriber, NotificationQueue, Notify
 from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.types import Context, Object, Unsubscribe
@@ -90,8 +90,16 @@ class SubscriptionHandlers:
         server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, self.set_level)
 
     async def subscribe_session(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Middleware: subscribe a new session to changes of its lists, until its connection ends."""
+        """Middleware: subscribe a new session to changes of its lists, until its connection ends.
+
+        A session without a connection cannot be notified; it is only noted what ends it.
+        """
         result = await call_next(ctx)
+        connection = connection_of(ctx)
+        if isinstance(connection.outbound, DormantChannel):
+            caller_ctx = _session_context(ctx, connection)
+            connection.outbound.end_session = partial(self._end_gateway_session, caller_ctx)
+            return result
         try:
             await isolate(partial(self._subscribe_lists, ctx))
         except Exception:
@@ -103,9 +111,7 @@ class SubscriptionHandlers:
         if _SESSION_KEY in connection.state:
             return
         session = connection.state[_SESSION_KEY] = _SessionSubscriptions(connection)
-        # The request that opens a session over HTTP does not name it yet.
-        caller_ctx = detach(to_context(ctx))
-        caller_ctx = replace(caller_ctx, session=session.id or caller_ctx.session)
+        caller_ctx = _session_context(ctx, connection)
         if session.id is not None:
             self._dormant.opened(session.id, session.mark, session.may_rest)
         connection.exit_stack.push_async_callback(self._end_session, session, caller_ctx)
@@ -277,6 +283,12 @@ class SubscriptionHandlers:
                 for place, uri in enumerate(wanted):
                     group.start_soon(watch, uri, place)
         return [uri for uri in wanted if uri in watched]
+
+
+def _session_context(ctx: ServerRequestContext[Any, Any], connection: Connection) -> Context:
+    """The context of a session, from the request that opens it; over HTTP, that request does not name it yet."""
+    caller_ctx = detach(to_context(ctx))
+    return replace(caller_ctx, session=connection.session_id or caller_ctx.session)
 
 
 class _ListenStream:
