@@ -22,6 +22,7 @@ PLAIN = [
     "see https://example.com/docs?page=2",
     "ann@example.com was not found",
     "the basic plan is full",
+    "Basic authentication is required",
 ]
 
 

@@ -340,7 +340,7 @@ def invalid_field(who: str, field: str, problem: str, hint: str) -> InvalidTool:
 
 _SECRETS: Final = re.compile(
     r"(?P<url>\b[a-z][a-z0-9+.-]*://)[^\s/@]+@"
-    r"|(?P<scheme>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*"
+    r"|(?P<scheme>\b(?:bearer|basic)\s+)(?=\S*(?:\d|[._~+/-]\w|(?-i:[a-z][A-Z])))[A-Za-z0-9._~+/-]{8,}=*"
     r"|(?P<pair>[\w-]*(?:password|passwd|pwd|secret|token|api_?-?key)[\"']?(?:=|:\s*(?=[\"']))[\"']?)[^\s\"'&,;]{3,}"
     r"|\b(?:sk-|gh[a-z]_|github_pat_|glpat-|tcrib_|xox[a-z]-|AKIA|AIza|eyJ[\w-]{8,}\.)[\w.-]{8,}",
     re.IGNORECASE,
@@ -352,6 +352,8 @@ def mask_secrets(text: str) -> str:
 
     >>> mask_secrets("no route to postgres://ann:pw@db/main, password=hunter2, Authorization: Bearer abcdefgh12")
     'no route to postgres://***@db/main, password=***, Authorization: Bearer ***'
+    >>> mask_secrets("Basic authentication is required")
+    'Basic authentication is required'
     """
     return _SECRETS.sub(_masked, text)
 

@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from toolcrib.checks import unchecked
 from toolcrib.errors import UpstreamError
 from toolcrib.formats.mcp import read_entry
-from toolcrib.schema.invisible import is_plain, with_visible_texts
+from toolcrib.schema.invisible import is_plain, visible, with_visible_texts
 from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
 
 _new_result: Final = unchecked(ToolResult)
@@ -96,7 +96,11 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
         return Rejected(tool=replace_surrogates(label), reason=_first_problem(error))
     except ValueError:
         return Rejected(tool=replace_surrogates(label), reason="it contains a number that is not valid JSON")
-    return read_entry(raw if is_plain(to_json(raw)) else with_visible_texts(raw), namespace)
+    if is_plain(to_json(raw)):
+        return read_entry(raw, namespace)
+    if visible(label) != label:
+        return Rejected(tool=replace_surrogates(visible(label)), reason="its name holds characters that cannot be seen")
+    return read_entry(with_visible_texts(raw), namespace)
 
 
 def _check_listable(raw: Mapping[str, Any]) -> None:

@@ -87,7 +87,7 @@ def test_a_key_given_several_times_makes_a_list() -> None:
         (["cuont=1"], "The tool has no parameter cuont.", "Did you mean count?"),
         (
             ["count:=x"],
-            "count is not JSON: Expecting value: line 1 column 1 (char 0).",
+            "count is not JSON: Expecting value at character 1.",
             "Write count=TEXT for a string.",
         ),
         (

@@ -50,6 +50,12 @@ def test_variables_of_an_added_server_are_passed_on_by_name(command: Command, ow
     assert (server.args, server.env) == (("--fast",), {"REGION": "eu", "LEVEL": "3"})
 
 
+def test_the_address_of_an_added_server_may_hold_a_variable(command: Command, own: Path) -> None:
+    assert command("add", "docs", "--url", "${DOCS_URL}/mcp").code == 0
+    (server,) = load_settings(own, environ={"DOCS_URL": "https://example.com"}).servers
+    assert server.url == "https://example.com/mcp"
+
+
 def test_a_server_is_added_where_the_file_has_its_servers(command: Command, tmp_path: Path) -> None:
     file = tmp_path / ".vscode" / "mcp.json"
     file.parent.mkdir()
@@ -97,6 +103,7 @@ def test_a_dry_run_shows_the_change_and_writes_nothing(command: Command, tmp_pat
         (("add", "box", "--", "run"), 3, "toolcrib.toml has a server box already\nFirst: toolcrib remove box"),
         (("add", "new"), 2, "A server needs either a command or --url."),
         (("add", "new", "--url", "https://example.com", "--", "run"), 2, "either a command or --url"),
+        (("add", "new", "--url", "example.com/mcp"), 2, "--url must begin with http:// or https://."),
         (("add", "a:b", "--", "run"), 2, '"a:b" cannot be the name of a server.'),
         (("add", "new", "--url", "https://example.com", "--header", "x"), 2, "--header must be NAME:VALUE."),
     ],

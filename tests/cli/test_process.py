@@ -260,6 +260,36 @@ def test_a_hangup_before_serve_has_begun_does_not_end_it(tmp_path: Path) -> None
     assert process.returncode == 0
 
 
+def test_a_file_that_is_gone_at_a_reload_is_not_replaced_by_another_one(settings: Settings, tmp_path: Path) -> None:
+    settings(good=toolbox()).rename(tmp_path / "toolcrib.json")
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"other": {"command": "other"}}}')
+    process = subprocess.Popen([*TOOLCRIB, "serve", "--http", "127.0.0.1:0"], cwd=tmp_path, stderr=subprocess.PIPE)
+    with process:
+        errors = pipe(process.stderr)
+        try:
+            while "serving MCP at" not in next(errors).decode():
+                pass
+            (tmp_path / "toolcrib.json").unlink()
+            process.send_signal(signal.SIGHUP)
+            while "settings" not in (said := next(errors).decode()):
+                pass
+        finally:
+            process.kill()
+    assert "nothing was changed: There is no file" in said
+
+
+@pytest.mark.parametrize("words", [("tools", "-n", "gone"), ("call", "good:gone")])
+def test_an_error_whose_reader_goes_away_ends_the_verb_as_a_closed_pipe(
+    settings: Settings, words: tuple[str, ...]
+) -> None:
+    command = [*TOOLCRIB, *words, "--json", "--config", str(settings(good=toolbox()))]
+    readable, writable = os.pipe()
+    os.close(readable)
+    process = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=writable, timeout=PATIENCE_S, check=False)
+    os.close(writable)
+    assert process.returncode == ExitCode.CLOSED_PIPE
+
+
 @pytest.mark.parametrize(
     "words", [("--http", "--config"), pytest.param(("--http", "--sse", "-c"), marks=pytest.mark.slow)]
 )

@@ -76,6 +76,7 @@ def test_a_mistake_has_the_exit_code_that_it_has_without_a_gateway(ask: Command)
     missing = ask("call", "a:gret")
     assert missing.code == 4
     assert "a:greet" in missing.err
+    assert ask("call", "a:gret", "person=Ada").err.splitlines()[-1] == "Did you mean: a:greet?"
     assert ask("call", "a:greet").code == 2
     assert ask("call", "bad:x").code == 6
     assert ask("describe", "a:gret").code == 4
@@ -88,6 +89,16 @@ def test_a_gateway_that_requires_another_token_says_so(command: Command, gateway
     assert ran.code == 6
     assert "401" in ran.err
     assert command("tools", "--gateway", gateway, "--header", f"Authorization: Bearer {TOKEN}").code == 0
+
+
+def test_a_wrong_path_at_a_gateway_is_said_in_whole_sentences(command: Command, gateway: str) -> None:
+    ran = command("tools", "--gateway", f"{gateway}x")
+    assert ran.code == 6
+    assert ".." not in ran.err
+
+
+def test_a_search_offers_no_cursor_that_no_verb_takes(ask: Command) -> None:
+    assert "cursor" not in ask("search", "say hello", "--limit", "1").err
 
 
 def test_a_gateway_that_does_not_run_is_said_to_be_missing(command: Command) -> None:

@@ -608,6 +608,22 @@ def test_doctor_gives_advice_that_fits_the_response_of_a_url(command: Command, s
     }
 
 
+def test_doctor_names_the_time_that_a_list_took_too_long_for(command: Command, settings: Settings) -> None:
+    program = (
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    if asked['method'] == 'initialize':\n"
+        "        info = {'name': 'slow', 'version': '1'}\n"
+        "        result = {'protocolVersion': '2025-11-25', 'capabilities': {'tools': {}}, 'serverInfo': info}\n"
+        "        print(json.dumps({'jsonrpc': '2.0', 'id': asked['id'], 'result': result}), flush=True)\n"
+    )
+    entry = {"command": sys.executable, "args": ["-c", program], "protocol": "2025-11-25"}
+    (report,) = command("doctor", "--json", "-c", settings(slow={**entry, "timeouts": {"list": 0.2}})).json["servers"]
+    assert report["reason"] == "no tool list within 0.2 s"
+    assert report["advice"] == 'Give it longer: "timeouts": {"list": 120}, or see what holds it up.'
+
+
 class _NoServer(BaseHTTPRequestHandler):
     """An HTTP endpoint that is not an MCP server."""
 

@@ -77,3 +77,23 @@ async def test_descriptions_of_a_server_reach_clients_without_what_people_cannot
     assert tool.description == "Adds two numbers"
     assert tool.input_schema["properties"]["a"]["title"] == "Adds two numbers"
     assert [prompt.description for prompt in prompts] == ["Adds two numbers"]
+
+
+@pytest.mark.anyio
+async def test_names_with_hidden_characters_are_rejected_and_others_stay() -> None:
+    schema = {"inputSchema": {"type": "object"}}
+    tools = {"add": schema, "\u202edda": schema, "über": schema}
+    lists = {"prompts/list": {"prompts": [{"name": "ask"}, {"name": "a\u200bsk"}]}}
+    server = raw("sums", tools=tools, only=list(tools), lists=lists, capabilities={"prompts": {}})
+    with anyio.fail_after(20):
+        async with App(Settings(servers=(server,), fleet=FAST)) as app:
+            await app.settled()
+            offered = [tool.name for tool in await app.tools()]
+            (status,) = app.statuses()
+            async with mcp.Client(app.server) as client:
+                prompts = (await client.list_prompts()).prompts
+    assert offered == ["add", "über"]
+    assert [(one.tool, one.reason) for one in status.rejected] == [
+        ("dda", "its name holds characters that cannot be seen")
+    ]
+    assert [prompt.name for prompt in prompts] == ["sums__ask"]

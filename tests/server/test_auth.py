@@ -134,6 +134,24 @@ def test_a_token_cannot_be_that_of_the_caller_at_this_machine() -> None:
     assert Token(secret="s", caller="local", tenant="acme").tenant == "acme"
 
 
+@pytest.mark.parametrize("secret", ["", " ", "abc ", "\tabc"])
+def test_a_token_needs_a_secret_that_a_header_can_carry(secret: str) -> None:
+    with pytest.raises(InvalidRequest, match="secret must not"):
+        Token(secret=secret, caller="ann")
+
+
+async def test_a_bearer_header_without_a_token_is_no_credential() -> None:
+    with anyio.fail_after(5):
+        async with crib() as served:
+            tokens = (Token(secret="a-token", caller="ann"),)
+            options = HttpOptions(host="0.0.0.0", allowed_hosts=("tools.example",), tokens=tokens)
+            app = http_app(served.server, options, ready=lambda: (True, {}))
+            async with app.running(), client_of(app) as http:
+                answer = await http.post("/mcp", headers={**JSON, "authorization": "Bearer "}, json=INITIALIZE)
+    assert answer.status_code == 401
+    assert "No bearer token." in answer.text
+
+
 async def test_a_plain_authenticator_has_the_usual_challenge_and_no_routes() -> None:
     with anyio.fail_after(5):
         async with crib() as served:

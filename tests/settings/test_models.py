@@ -339,7 +339,7 @@ def tokens(*entries: Any, **http: Any) -> str:
 
 
 def test_secrets_come_from_variables_files_and_a_file_of_tokens(loading: Loading, tmp_path: Path) -> None:
-    (tmp_path / "ci.secret").write_text(f"{SECRET}-file\n")
+    (tmp_path / "ci.secret").write_text(f" {SECRET}-file \n")
     listed = [{"token": f"{SECRET}-listed", "caller": "bot", "tenant": "acme", "scopes": ["read"]}]
     (tmp_path / "tokens.json").write_text(json.dumps({"tokens": listed}))
     settings = loading(
@@ -363,9 +363,13 @@ def test_secrets_come_from_variables_files_and_a_file_of_tokens(loading: Loading
         ({"env": "A", "caller": "a"}, "environment variable A is not set (toolcrib.http.tokens[0].env)"),
         ({"file": "lost", "caller": "a"}, "the file lost does not exist (toolcrib.http.tokens[0].file)"),
         ({"file": "mcp.json/x", "caller": "a"}, "the file mcp.json/x cannot be read (toolcrib.http.tokens[0].file)"),
+        ({"file": "blank", "caller": "a"}, "the file blank is empty (toolcrib.http.tokens[0].file)"),
     ],
 )
-def test_an_unavailable_secret_disables_http_only(loading: Loading, entry: dict[str, str], problem: str) -> None:
+def test_an_unavailable_secret_disables_http_only(
+    loading: Loading, tmp_path: Path, entry: dict[str, str], problem: str
+) -> None:
+    (tmp_path / "blank").write_text(" \n \n")
     settings = loading(tokens(entry))
     assert settings.http_problem == problem
     assert settings.http.tokens == ()

@@ -223,6 +223,26 @@ async def test_a_child_that_never_answers_is_reported_with_its_stderr() -> None:
         )
 
 
+async def test_a_child_that_prints_something_else_than_messages_is_reported_with_it() -> None:
+    program = "import sys; print('Uvicorn running on port 8000', flush=True); sys.stdin.read()"
+    talking = replace(raw(options={"start_timeout_s": 0.4}), args=("-I", "-S", "-c", program))
+    async with server_of(talking, replace(SLOW_RETRY, probe_timeout_s=0.1)) as server:
+        assert server.status.reason == (
+            "no answer to the handshake within 0.4 s; its last output: Uvicorn running on port 8000 "
+            "(on stdout, where only MCP messages belong)"
+        )
+
+
+async def test_what_looks_like_a_secret_of_the_program_itself_is_masked_in_the_reason() -> None:
+    async with server_of(raw(exit=1, say="error: login failed, password=hunter2"), SLOW_RETRY) as server:
+        assert server.status.reason == "exited with code 1: error: login failed, password=***"
+
+
+async def test_a_server_that_nothing_leads_to_says_so() -> None:
+    async with server_of(ServerOptions(name="empty"), SLOW_RETRY) as server:
+        assert server.status.reason == "it has no command, url or target"
+
+
 async def test_stderr_is_read_however_much_there_is() -> None:
     program = "import sys; sys.stderr.write('e' * 5_000_000); " + "exec(open(sys.argv.pop(1)).read())"
     given = raw()

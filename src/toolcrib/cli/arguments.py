@@ -184,8 +184,13 @@ def _shown(option: Any) -> str:
 def _json(word: ArgumentWord) -> Any:
     try:
         return json.loads(word.value)
-    except ValueError as error:
-        raise UsageError(f"{word.key} is not JSON: {error}.", hint=f"Write {word.key}=TEXT for a string.") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{word.key} is not JSON: {error.msg} at character {error.pos + 1}.",
+            hint=f"Write {word.key}=TEXT for a string.",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{word.key} cannot be read: {error}.") from None
 
 
 def _branches(node: Any, root: Object, depth: int = 0) -> list[Object]:

@@ -33,7 +33,8 @@ from toolcrib.upstream.redact import Redactor
 
 _AdviceTable = tuple[tuple[str, str], ...]
 _CREDENTIALS: Final = 'Put its credentials into "headers", such as "Authorization": "Bearer ${{TOKEN}}".'
-_LONGER_TIMEOUT: Final = 'Give it longer: "timeouts": {{"start": 120}}, or see what holds it up.'
+_LONGER_START: Final = 'Give it longer: "timeouts": {{"start": 120}}, or see what holds it up.'
+_LONGER_LIST: Final = 'Give it longer: "timeouts": {{"list": 120}}, or see what holds it up.'
 _SETTINGS: Final[_AdviceTable] = (
     (
         r"environment variable (\S+) is not set",
@@ -58,7 +59,8 @@ _COMMAND: Final[_AdviceTable] = (
         "Make its command executable, or start it with an interpreter.",
     ),
     (r"certificate|\bSSL", "Set SSL_CERT_FILE in its env."),
-    (r"^no (?:answer|tool list) .*within", _LONGER_TIMEOUT),
+    (r"^no tool list within", _LONGER_LIST),
+    (r"^no answer .*within", _LONGER_START),
     (r"", "Run its command by hand to see what it says; its environment holds only what env gives it."),
 )
 _URL: Final[_AdviceTable] = (
@@ -70,7 +72,8 @@ _URL: Final[_AdviceTable] = (
     (r"\bRedirect to", "Write the address that it names into url, if that is the server you mean."),
     (r"certificate", "Set SSL_CERT_FILE where toolcrib is started, if that certificate is to be trusted."),
     (r"no TLS connection", 'Write "http://" in its url, if it speaks no TLS; otherwise correct the port.'),
-    (r"^no (?:answer|tool list) .*within|\bin time$", _LONGER_TIMEOUT),
+    (r"^no tool list within", _LONGER_LIST),
+    (r"^no answer .*within|\bin time$", _LONGER_START),
     (
         r"refused|cannot be reached|host name is unknown|closed without an answer|broke off",
         "Check that it is running and that its url is right.",

@@ -40,6 +40,7 @@ from toolcrib.settings.imports import (
     write_atomically,
 )
 from toolcrib.settings.loader import find_settings_file
+from toolcrib.settings.validation import url_problem
 
 _PROJECT_FILE: Final = "toolcrib.json"
 
@@ -64,6 +65,8 @@ def add_server(
         )
     if nearest_namespace(name) != name or not name.strip():
         raise UsageError(f'"{name}" cannot be the name of a server.', hint="Leave out colons and control characters.")
+    if url is not None and "${" not in url and (problem := url_problem(url)):
+        raise UsageError(f"--url {problem}.", hint="Such as --url https://example.com/mcp.")
     file = _file(config)
     read = document.read_file(file, shown_path(file)) if file.exists() else None
     if read is not None and any(place.name == name for place in server_places(read)):

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Final, NoReturn
@@ -226,6 +227,8 @@ def serve(
     if workers is not None and http is None:
         raise UsageError("--workers needs --http.", hint="Such as --http --workers 2.")
     settings = source.load()
+    if settings.source is not None:  # from now on, this file: another one may come first when it is gone for a moment
+        source = replace(source, config=settings.source)
     from toolcrib.cli.serve import LogOptions, serve_http, serve_stdio, with_console
 
     workers = workers or settings.http.workers

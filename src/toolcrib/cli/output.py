@@ -256,9 +256,12 @@ def unwrap_group(error: BaseException) -> BaseException:
 def _exit_with(error: BaseException, *, as_json: bool, debug: bool) -> NoReturn:
     match error:
         case ToolcribError():
-            if as_json:
-                _print_error_json({"error": error.payload()})
-            print_error(error)
+            try:
+                if as_json:
+                    echo_json({"error": error.payload()})
+                print_error(error)
+            except BrokenPipeError as closed:
+                _exit_with(closed, as_json=False, debug=debug)
             raise click.exceptions.Exit(exit_code(error)) from None
         case KeyboardInterrupt():
             raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
@@ -275,10 +278,3 @@ def _exit_with(error: BaseException, *, as_json: bool, debug: bool) -> NoReturn:
             raise click.exceptions.Exit(ExitCode.UNEXPECTED) from None
         case _:
             raise error
-
-
-def _print_error_json(value: Any) -> None:
-    try:
-        echo_json(value)
-    except BrokenPipeError:
-        _exit_with(BrokenPipeError(), as_json=False, debug=False)

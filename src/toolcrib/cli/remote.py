@@ -24,6 +24,7 @@ from toolcrib.cli.session import run_with, terminal_context
 from toolcrib.cli.source import GATEWAY_NAME
 from toolcrib.errors import ExecutionFailed, NotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.visibility import describe_state
+from toolcrib.names import nearest
 from toolcrib.schema import example
 from toolcrib.search.options import Scorer
 from toolcrib.settings.options import Settings
@@ -124,7 +125,7 @@ def _run(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
         [status] = app.fleet.statuses()
         if status.state is not ServerState.READY:
             raise ServerUnavailable(
-                f"The gateway {describe_state(status)}.",
+                f"The gateway {describe_state(status).rstrip('.')}.",
                 hint="Check its address and token; `toolcrib serve --http` starts one.",
             )
         return await use(app)
@@ -179,7 +180,8 @@ async def _entry(app: App, name: str) -> Mapping[str, Any]:
     for entry in entries:
         if wanted in {_spelling(entry["name"]), _spelling(entry["name"].partition(":")[2])}:
             return entry
-    raise ToolNotFound(f'No tool is called "{name}".', suggestions=[entry["name"] for entry in entries[:3]])
+    known = [entry["name"] for entry in entries]
+    raise ToolNotFound(f'No tool is called "{name}".', suggestions=nearest(name, known) or known[:3])
 
 
 def _spelling(name: str) -> str:
@@ -238,8 +240,11 @@ def _reply(found: Mapping[str, Any]) -> SearchReply:
 
 
 def _note(found: Mapping[str, Any]) -> str:
-    """The note of a reply without the lines that repeat other parts of it."""
+    """The note of a reply without the lines that repeat other parts of it, and the cursor, which no verb takes."""
     lines = str(found.get("note") or "").splitlines()
+    cursor = found.get("cursor")
+    if cursor:
+        lines = [line for line in lines if not line.endswith(str(cursor))]
     return "\n".join(line for line in lines if not line.startswith((NEAREST_LINE, UNMATCHED_LINE)))
 
 

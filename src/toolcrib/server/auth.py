@@ -97,9 +97,10 @@ def check_not_local(caller: Caller) -> Caller:
 def bearer_token(headers: Mapping[str, str]) -> str:
     """The token of the `authorization` header. Raises `NotAuthenticated` without one."""
     given = headers.get("authorization", "")
-    if given[: len(_SCHEME)].lower() != _SCHEME:
+    token = given[len(_SCHEME) :].strip()
+    if given[: len(_SCHEME)].lower() != _SCHEME or not token:
         raise NotAuthenticated(NO_TOKEN, hint=_HINT)
-    return given[len(_SCHEME) :].strip()
+    return token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,11 @@ class Token:
     scopes: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Raise `InvalidRequest` for the name of the caller at this machine."""
+        """Raise `InvalidRequest` for a secret that anyone or no one could send, and for the caller at this machine."""
+        if not self.secret.strip():
+            raise ValueError("secret must not be empty, because anyone could send that")
+        if self.secret != self.secret.strip():
+            raise ValueError("secret must not begin or end with a space, because no header carries that; strip it")
         if problem := caller_problem(self.caller, self.tenant):
             raise ValueError(f"caller {problem}")
 

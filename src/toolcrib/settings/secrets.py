@@ -145,7 +145,9 @@ class SecretReader:
         if entry.file is not None:
             where = dotted((*at, "file"))
             sources.files.append(self.folder / Path(entry.file).expanduser())
-            secret, problem = read_secret_file(sources.files[-1], entry.file)
+            text, problem = read_secret_file(sources.files[-1], entry.file)
+            secret = (text or "").strip()
+            problem = problem or ("" if secret else f"the file {entry.file} is empty")
             sources.note(where, f"the file: {entry.file}", problem)
         else:
             where = dotted((*at, "env"))

@@ -22,7 +22,7 @@ from toolcrib.errors import InvalidName, ToolcribError
 from toolcrib.names import check_name
 from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
-from toolcrib.schema.invisible import with_visible_texts
+from toolcrib.schema.invisible import visible, with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind
@@ -503,14 +503,20 @@ def _entry_problem(what: _ListSpec, entry: Any) -> str:
         if not is_encodable(entry):
             return "it contains an unpaired surrogate, which cannot be sent"
         if what is _PROMPTS:
-            check_name(entry["name"])
+            _check_prompt_name(entry["name"])
         elif not 0 < len(entry[what.key]) <= _MAX_URI or not entry[what.key].isprintable():
             return f"{what.key} is empty, too long, or contains control characters"
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         return f"{'.'.join(str(part) for part in first['loc'][2:]) or 'the entry'}: {first['msg']}"[:_MAX_PROBLEM]
     except InvalidName:
-        return "name is empty, too long, or contains control characters"
+        return "name is empty, too long, or contains characters that cannot be seen"
     except ValueError:
         return "it contains a number that is not valid JSON"
     return ""
+
+
+def _check_prompt_name(name: str) -> None:
+    check_name(name)
+    if visible(name) != name:
+        raise InvalidName(f"{visible(name)!r} cannot be a name: it holds characters that cannot be seen.")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
+from toolcrib.errors import mask_secrets
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 
 BLANK: Final = "***"
@@ -57,9 +58,11 @@ class Redactor:
         self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
 
     def __call__(self, text: str, limit: int = 300) -> str:
-        """Return the text as one line of at most `limit` characters, without secrets."""
+        """Return the text as one line of at most `limit` characters, without the secrets of the options, and without
+        what looks like one of the server's own.
+        """
         line = self.blank(plain(text[:_READ_LIMIT]))
-        return bounded(_URL.sub(r"\1\2", line), limit)
+        return bounded(mask_secrets(_URL.sub(r"\1\2", line)), limit)
 
     def blank(self, text: str) -> str:
         """Return the whole text, without the secrets of the options."""

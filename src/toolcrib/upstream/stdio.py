@@ -63,6 +63,7 @@ _LOCALE_VARIABLES: Final = frozenset(
     {"LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
 )
 """Language, time zone, and directories."""
+_STRAY_NOTE: Final = " (on stdout, where only MCP messages belong)"
 _CHUNK_BYTES: Final = 65536
 _NO_FD: Final = -1
 _TAIL_BYTES: Final = 4096
@@ -99,17 +100,24 @@ def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) 
 
 
 class StderrTail:
-    """Keeps the last 4 KiB of a child's stderr."""
+    """Keeps the last 4 KiB of a child's stderr, and the last line of its stdout that was no message."""
 
     def __init__(self) -> None:
         self._kept = b""
+        self._stray = b""
 
     def add(self, chunk: bytes) -> None:
         self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
 
+    def add_stray(self, line: bytes) -> None:
+        """Keep a line of stdout: programs that do not expect MCP there print what is wrong."""
+        self._stray = line.strip()[:_TAIL_BYTES] or self._stray
+
     def explanation(self, redact: Redactor) -> str:
         """Return the line that says most about why the child ended, and what to do about it if that is known."""
         line = self.line()
+        if not line and self._stray:
+            return redact(self._stray.decode(errors="replace")) + _STRAY_NOTE
         return redact(line) + (_OLDER_SDK_HINT if _OLDER_SDK.search(line) else "")
 
     def line(self) -> str:
@@ -298,6 +306,8 @@ class _PipeStream:
 def _start_problem(options: ServerOptions, redact: Redactor, error: Exception) -> str:
     if options.cwd is not None and not options.cwd.is_dir():
         return f'its working directory "{options.cwd}" does not exist'
+    if not options.command:
+        return "it has no command, url or target"
     command = redact(options.command)
     if isinstance(error, FileNotFoundError):
         return f'the command "{command}" was not found; install it, or give its full path'
@@ -376,6 +386,8 @@ class _ChildProcess:
                 continue
             messages = await run_in_steps(self._expected.parse(line))
             count += len(messages)
+            if not messages and isinstance(line, bytes):
+                self._tail.add_stray(line)
             # Keep reading when the session has ended: the child may have to write before it can exit.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 for message in messages:
