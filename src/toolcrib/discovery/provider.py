@@ -36,7 +36,7 @@ from toolcrib.discovery.meta_tools import (
 from toolcrib.discovery.results import SearchResult
 from toolcrib.discovery.tool_reader import ParsedTool, ToolSet, default_name, default_namespace
 from toolcrib.errors import AmbiguousName, CallTimeout, ExecutionFailed, InvalidRequest, ToolcribError, ToolNotFound
-from toolcrib.formats import Format, definitions
+from toolcrib.formats.definitions import Format, definitions
 from toolcrib.formats.openai import chat_tool
 from toolcrib.search.options import Scorer
 from toolcrib.types import Object, Rejected
