@@ -24,7 +24,7 @@ from toolcrib.gateway.keywords import load_hook
 from toolcrib.gateway.policy import ByScopes, Patterns
 from toolcrib.scripting.engines import NO_ENGINE
 from toolcrib.settings.env import search_paths
-from toolcrib.settings.keywords import unknown_tools
+from toolcrib.settings.loader import unknown_tools
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.types import Policy, ServerState, ServerStatus, Tool

@@ -27,7 +27,7 @@ from toolcrib.search.features import SemanticModel
 from toolcrib.search.options import PastOptions, Scorer
 from toolcrib.search.past import PastRequests
 from toolcrib.search.vectors import Embedder, default_table
-from toolcrib.settings.keywords import Listed, read_keywords
+from toolcrib.settings.loader import KeywordsByTool, read_keywords
 from toolcrib.state.memory import MemoryStore
 
 HALF: Final = "half"
@@ -76,7 +76,7 @@ class _Case:
     def without(self) -> FileSearch:
         return FileSearch(self.file, search_options(self.scorer))
 
-    def with_extras(self, extras: Extras, embedder: Embedder | None, words: Sequence[Listed]) -> FileSearch:
+    def with_extras(self, extras: Extras, embedder: Embedder | None, words: Sequence[KeywordsByTool]) -> FileSearch:
         model = None if embedder is None else SemanticModel(default_table(), embedder)
         shelf = FileSearch(_with_keywords(self.file, words), search_options(self.scorer), model)
         if extras.past is None:
@@ -142,7 +142,7 @@ def _split(
     return read_queries(Path(past)), asked
 
 
-def _listed(extras: Extras, file: ToolFile) -> Iterator[Listed]:
+def _listed(extras: Extras, file: ToolFile) -> Iterator[KeywordsByTool]:
     """The phrases of the file of keywords, and those of the function."""
     if extras.keywords is not None:
         found, warnings = read_keywords(extras.keywords, str(extras.keywords))
@@ -153,7 +153,7 @@ def _listed(extras: Extras, file: ToolFile) -> Iterator[Listed]:
         yield anyio.run(_describe, extras.describe, file)
 
 
-async def _describe(name: str, file: ToolFile) -> Listed:
+async def _describe(name: str, file: ToolFile) -> KeywordsByTool:
     """Run the function once for each tool."""
     keywords = ToolKeywords({})
     describer = ToolDescriber(load_hook(name), keywords, MemoryStore(), name=name)
@@ -171,7 +171,7 @@ async def _describe(name: str, file: ToolFile) -> Listed:
     return {tool.id: tool.keywords for tool in described}
 
 
-def _with_keywords(file: ToolFile, words: Sequence[Listed]) -> ToolFile:
+def _with_keywords(file: ToolFile, words: Sequence[KeywordsByTool]) -> ToolFile:
     """The file with more keywords, which name a tool by the id of its row or by `namespace:name`."""
     if not words:
         return file

@@ -1,7 +1,11 @@
-"""Load `Settings` from a file and the environment."""
+"""Load `Settings` from a file and the environment, and the file of keywords that it names.
+
+In the file of keywords, a tool is named by its id, `"git:log" = [...]`, or below its server: `git.log = [...]`. An
+entry that cannot be used is left out, and a warning says why.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,22 +13,23 @@ from typing import Any, Final
 
 from toolcrib.checks import checked
 from toolcrib.errors import SettingsError, ToolcribError
+from toolcrib.gateway.keywords import MAX_PHRASE_CHARS, MAX_PHRASES
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.names import check_name
+from toolcrib.names import check_name, nearest
 from toolcrib.schema import Schema
 from toolcrib.scripting.files import read_script, script_files
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, identify, project_folder, value_at
-from toolcrib.settings.document import Problems, SettingsFile
+from toolcrib.settings.document import FieldPath, Problems, SettingsFile, read_file
 from toolcrib.settings.entries import FORMS, MIXED_FORMS, ServerReader, is_bare_map
 from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, read_dotenv, search_paths
-from toolcrib.settings.keywords import keywords_of
 from toolcrib.settings.logins import VAULT_KEY_VARIABLE
 from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import SecretReader
 from toolcrib.settings.validation import Place, kind, validate
 from toolcrib.state.options import default_state_file
+from toolcrib.types import Tool
 from toolcrib.upstream.options import LoginOptions, ServerOptions, group_problem
 
 EXAMPLE: Final = (
@@ -33,6 +38,9 @@ EXAMPLE: Final = (
 """The smallest useful settings file."""
 _VAULT_KEY: Final = "the key of stored logins"
 _TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
+_KEYWORDS_EXAMPLE: Final = '"git:log" = ["what changed", "history of a file"]'
+KeywordsByTool = Mapping[str, tuple[str, ...]]
+"""Phrases by the id of a tool."""
 
 
 @checked
@@ -139,7 +147,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
     table, folder = place.table, secrets.folder
     check_combinations(place)
     tokens, key = secrets.tokens(place), secrets.approval_key(place)
-    listed, keywords_file = keywords_of(place, table.search.keywords, folder)
+    listed, keywords_file = _keywords_of(place, table.search.keywords, folder)
     gateway = replace(table.gateway(folder), keywords=listed)
     calls = replace(gateway.calls, approval_key=key, audit_file=table.audit_file(folder, secrets.audit_key(place)))
     state = secrets.state(place, table.state_options(folder, default_state_file(secrets.variables.environ)))
@@ -236,3 +244,77 @@ def _holds_servers(value: Mapping[str, Any]) -> bool:
     if is_bare_map(value) or isinstance(value.get("projects"), dict):
         return True
     return any(value_at(value, form) is not None for form in (*FORMS, *MIXED_FORMS))
+
+
+# -- keywords ----------------------------------------------------------------------------------------------------------
+
+
+def read_keywords(path: Path, shown: str) -> tuple[KeywordsByTool, list[str]]:
+    """The phrases of each tool in the file, by id, and a warning for each entry that is left out.
+
+    Raises `SettingsError` for a file that cannot be read at all.
+    """
+    read = read_file(path, shown)
+    if not isinstance(read.value, dict):
+        raise SettingsError(
+            f"{shown}: must hold an object, not {kind(read.value)}", hint=f"Such as {_KEYWORDS_EXAMPLE}"
+        )
+    problems = Problems(read)
+    found: dict[str, tuple[str, ...]] = {}
+    for at, id_, value in _keyword_entries(read.value, problems):
+        problem = _phrases_problem(value)
+        if problem:
+            problems.warn(at, f"is left out: it {problem}")
+        else:
+            phrases = [value] if isinstance(value, str) else value
+            found[id_] = tuple(" ".join(phrase.split()) for phrase in phrases)
+    return found, problems.warnings
+
+
+def _keyword_entries(value: Mapping[str, Any], problems: Problems) -> Iterator[tuple[FieldPath, str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, dict):
+            yield from (((key, name), f"{key}:{name}", phrases) for name, phrases in item.items())
+        elif ":" in key:
+            yield (key,), key, item
+        else:
+            problems.warn((key,), f'is left out: it must name a tool as "server:tool", such as {_KEYWORDS_EXAMPLE}')
+
+
+def _phrases_problem(value: Any) -> str:
+    """Why the phrases of a tool cannot be used; empty if they can."""
+    phrases = [value] if isinstance(value, str) else value
+    if not isinstance(phrases, list):
+        return f"must be a list of phrases, not {kind(value)}"
+    if len(phrases) > MAX_PHRASES:
+        return f"has {len(phrases)} phrases; at most {MAX_PHRASES} are used"
+    for phrase in phrases:
+        if not isinstance(phrase, str):
+            return f"must be a list of phrases, but has {kind(phrase)} in it"
+        if not phrase.strip():
+            return "has an empty phrase"
+        if len(phrase) > MAX_PHRASE_CHARS:
+            return f"has a phrase of {len(phrase)} characters; at most {MAX_PHRASE_CHARS} are used"
+    return ""
+
+
+def _keywords_of(place: Place[Any], name: str | None, folder: Path) -> tuple[KeywordsByTool, Path | None]:
+    """The keywords of the file that a setting names, and its path. Warn of what cannot be used."""
+    if name is None:
+        return {}, None
+    path = folder / Path(name).expanduser()
+    try:
+        found, warnings = read_keywords(path, name)
+    except SettingsError as error:
+        place.warn(f"cannot be used, so no keywords are added: {error.message}", "search", "keywords")
+        return {}, path
+    place.problems.warnings.extend(warnings)
+    return found, path
+
+
+def unknown_tools(listed: KeywordsByTool, tools: tuple[Tool, ...]) -> Iterator[str]:
+    """A note for each tool that the file names and that does not exist."""
+    known = [tool.id for tool in tools]
+    for id_ in sorted(listed.keys() - {*known}):
+        near = nearest(id_, known, limit=1)
+        yield f"toolcrib.search.keywords: {id_} is not a current tool{f'; did you mean {near[0]}?' if near else ''}"
