@@ -17,8 +17,8 @@ from toolcrib.discovery import (
     normalize_tool_name,
     tokenize,
 )
-from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.discovery.session import BoostOptions
+from toolcrib.schema.arguments import merge_arguments
 
 WORDS = st.lists(st.text(string.ascii_lowercase, min_size=2, max_size=8), min_size=1, max_size=5)
 JSON: st.SearchStrategy[Any] = st.recursive(

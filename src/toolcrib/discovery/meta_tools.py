@@ -11,13 +11,12 @@ from typing import Any, Final, Protocol
 import anyio
 
 from toolcrib.checks import checked
-from toolcrib.discovery.arguments import as_object, merge_arguments, read_call
 from toolcrib.discovery.envelope import Envelope, batch, failure, success
 from toolcrib.discovery.guards import Guard
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFound
 from toolcrib.names import nearest
 from toolcrib.schema import Schema
-from toolcrib.schema.repair import repair
+from toolcrib.schema.arguments import as_object, merge_arguments, read_call, repair
 from toolcrib.types import Object, Tool, Visibility
 
 LIST_LIMIT: Final = 50

@@ -18,7 +18,6 @@ import anyio
 
 from toolcrib.checks import checked
 from toolcrib.containment import InternalCancellation, contained
-from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.discovery.engine import ToolSearchEngine
 from toolcrib.discovery.envelope import MAX_SIZE, Envelope, failure, to_envelope, typed_reason
 from toolcrib.discovery.guards import Guard, GuardOptions
@@ -38,6 +37,7 @@ from toolcrib.discovery.tool_reader import ParsedTool, ToolSet, default_name, de
 from toolcrib.errors import AmbiguousName, CallTimeout, ExecutionFailed, InvalidRequest, ToolcribError, ToolNotFound
 from toolcrib.formats.definitions import Format, definitions
 from toolcrib.formats.openai import chat_tool
+from toolcrib.schema.arguments import merge_arguments
 from toolcrib.search.options import Scorer
 from toolcrib.types import Object, Rejected
 

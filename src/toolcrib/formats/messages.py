@@ -6,9 +6,10 @@ Results become the few kinds of pieces that every provider has, texts and files,
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, isfinite
+from math import ceil
 from typing import Any, Final
 
+from toolcrib.schema.arguments import parsed
 from toolcrib.types import Object, TokenCounter, ToolResult
 
 _MAX_SHOWN: Final = 120
@@ -66,25 +67,6 @@ def make_call(id_: Any, name: Any, arguments: Any) -> ToolCall:
     """
     given, problem = _arguments_object(arguments)
     return ToolCall(id=str(id_ or ""), name=str(name or ""), arguments=given, problem=problem)
-
-
-def parsed(text: str) -> Any:
-    """The value of a JSON text. Raises `ValueError`, also for numbers that JSON does not allow, and `RecursionError`.
-
-    >>> parsed('{"a": NaN}')
-    Traceback (most recent call last):
-    ValueError: NaN is not a JSON number.
-    """
-    return json.loads(text, parse_constant=_no_number, parse_float=_float)
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is not a JSON number.")
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    return number if isfinite(number) else _no_number("A number out of range")
 
 
 def _arguments_object(arguments: Any) -> tuple[dict[str, Any], str]:

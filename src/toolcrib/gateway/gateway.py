@@ -15,7 +15,6 @@ import anyio.to_thread
 
 from toolcrib.catalog import SEARCH_HINT, page
 from toolcrib.checks import checked
-from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import (
     ExecutionFailed,
     HandlerNotFound,
@@ -62,6 +61,7 @@ from toolcrib.resources.manager import ResourceManager
 from toolcrib.resources.router import URI_BLOCKS
 from toolcrib.resources.uris import with_public_apps
 from toolcrib.schema import example, signature
+from toolcrib.schema.arguments import merge_arguments
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.text import parse_query

@@ -21,7 +21,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 
 from toolcrib.errors import InvalidArguments, InvalidTool
 from toolcrib.names import nearest
-from toolcrib.schema.repair import repair
+from toolcrib.schema.arguments import repair
 from toolcrib.schema.signature import literal, properties, resolve, resolve_pointer, signature_line, subschema_at
 from toolcrib.types import Object
 
@@ -294,7 +294,7 @@ class Schema:
         return self._properties
 
     def accept(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, repaired (see `schema.repair`) where that is needed. Raises `InvalidArguments` as `check`.
+        """The arguments, repaired (see `schema.arguments`) where that is needed. Raises `InvalidArguments` as `check`.
 
         >>> schema = Schema({"type": "object", "properties": {"n": {"type": "integer"}}}, "double")
         >>> schema.accept({"n": "1"})

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from toolcrib.discovery.arguments import as_object, merge_arguments
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.schema import Schema
+from toolcrib.schema.arguments import as_object, merge_arguments
 from toolcrib.scripting.engines import NO_ENGINE
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
 from toolcrib.surfaces.digest import DigestWriter

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import InvalidArguments
+from toolcrib.schema.arguments import merge_arguments
 
 TITLED: dict[str, Any] = {"type": "object", "properties": {"title": {"type": "string"}, "body": {"type": "string"}}}
 OPEN: dict[str, Any] = {"type": "object"}
