@@ -55,9 +55,17 @@ from toolcrib.server.auth import (
     path_below_mount,
     sdk_user,
 )
-from toolcrib.server.context import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
+from toolcrib.server.context import (
+    OVERRIDING_KEY,
+    PROVIDERS_KEY,
+    body_too_large,
+    capture_request_scope,
+    error_response,
+    forbidden,
+    request_caller,
+    unauthorized,
+)
 from toolcrib.server.direct import DirectMethods
-from toolcrib.server.error_responses import body_too_large, error_response, forbidden, unauthorized
 from toolcrib.server.front import Front, cancellable
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions

@@ -1,4 +1,4 @@
-"""From an SDK request to the gateway's `Context` and the client behind it, and from errors to JSON-RPC errors.
+"""From an SDK request to the gateway's `Context` and the client behind it, and from errors to JSON-RPC and HTTP errors.
 
 The ASGI scope carries what a request brings besides itself, put there by middleware: the caller (`toolcrib.caller`,
 else a user of the SDK's or FastMCP's own authentication), request providers (`toolcrib.providers`,
@@ -6,6 +6,7 @@ else a user of the SDK's or FastMCP's own authentication), request providers (`t
 """
 
 import logging
+import math
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,18 +17,46 @@ import mcp_types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, InputResponseRequestParams
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY, InputResponseRequestParams
 from pydantic import BaseModel
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 from toolcrib.containment import isolate
-from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError, UpstreamError
+from toolcrib.errors import (
+    AmbiguousName,
+    InsufficientScope,
+    InvalidRequest,
+    NotAuthenticated,
+    NotFound,
+    ToolcribError,
+    UpstreamError,
+)
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
-from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY, STEP_UP_KEY, sdk_caller
+from toolcrib.server.auth import (
+    CALLER_KEY,
+    CHALLENGE,
+    OWN_CREDENTIAL_KEY,
+    STEP_UP_KEY,
+    RequestAuthenticator,
+    sdk_caller,
+)
+from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import connection_of, has_progress_callback, local_session
 from toolcrib.surfaces.reply import error_text
-from toolcrib.types import LACKING_SCOPES, LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient, ToolResult
+from toolcrib.types import (
+    LACKING_SCOPES,
+    LOCAL,
+    SHOW_ALL_META,
+    Authenticator,
+    AuthenticatorWithChallenge,
+    Caller,
+    Context,
+    Object,
+    SessionClient,
+    ToolResult,
+)
 from toolcrib.upstream.forwarding import ANSWER_TIMEOUT_S
 from toolcrib.wire import CLIENT_CAPABILITIES, is_modern
 
@@ -63,6 +92,7 @@ _FORWARDED_CAPABILITIES: Final = set(CLIENT_CAPABILITIES.values())
 """Capabilities whose requests and answers this server passes on."""
 
 RequestContext = ServerRequestContext[Any, Request]
+_SERVER_ERROR: Final = 500
 
 
 def to_context(
@@ -362,3 +392,58 @@ def server_error(error: UpstreamError, code: int) -> MCPError:
 
 def _json_rpc_code(error: ToolcribError) -> int:
     return INVALID_PARAMS if isinstance(error, (NotFound, AmbiguousName, InvalidRequest)) else INTERNAL_ERROR
+
+
+# -- error responses ---------------------------------------------------------------------------------------------------
+
+
+def unauthorized(
+    error: NotAuthenticated, authenticator: Authenticator | None = None, scope: Scope | None = None
+) -> JSONResponse:
+    """A 401 response, with the authenticator's own challenge where it has one."""
+    return error_response(401, error, headers={"WWW-Authenticate": _challenge(error, authenticator, scope)})
+
+
+def forbidden(error: InsufficientScope, authenticator: Authenticator, scope: Scope) -> JSONResponse:
+    """A 403 response that names the scopes that are needed."""
+    return error_response(403, error, headers={"WWW-Authenticate": _challenge(error, authenticator, scope)})
+
+
+def _challenge(
+    error: NotAuthenticated | InsufficientScope, authenticator: Authenticator | None, scope: Scope | None
+) -> str:
+    if scope is not None and isinstance(authenticator, RequestAuthenticator):
+        return authenticator.challenge_for(scope, error)
+    if isinstance(authenticator, AuthenticatorWithChallenge) and isinstance(error, NotAuthenticated):
+        return authenticator.challenge(error)
+    return CHALLENGE
+
+
+def error_response(
+    status: int, error: ToolcribError, *, headers: Mapping[str, str] | None = None, code: int | None = None
+) -> JSONResponse:
+    """An HTTP response whose JSON-RPC error has the error and its hint as `message`, and its payload as `data`.
+
+    Without `code`, the JSON-RPC error code follows from the status. An error that says when to try again says so in the
+    header `Retry-After` too.
+
+    >>> error_response(413, InvalidRequest("Too large.", hint="Send less.")).body[:88].decode()
+    '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Too large. Send less.","dat'
+    """
+    if code is None:
+        code = INTERNAL_ERROR if status >= _SERVER_ERROR else INVALID_REQUEST
+    content = {"code": code, "message": str(error), "data": error.payload()}
+    if (after_s := error.data.get("retry_after_s")) is not None:
+        headers = {"Retry-After": str(math.ceil(after_s)), **(headers or {})}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": content}, status_code=status, headers=headers)
+
+
+def body_too_large(options: HttpOptions, size: int | None = None) -> InvalidRequest:
+    """The error for a body that has too many bytes or, if it is of this size and that is allowed, too many values."""
+    what, setting = f"is larger than {options.max_body_bytes:,} bytes", "http.max_body_bytes"
+    if size is not None and size <= options.max_body_bytes:
+        what, setting = f"holds more than {options.max_body_nodes:,} values", "http.max_body_nodes"
+    return InvalidRequest(
+        f"The request {what}; nothing was run.",
+        hint=f"Send less at once, or raise {setting} in the server's settings.",
+    )

@@ -21,9 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolcrib.errors import InvalidRequest, NotStarted
 from toolcrib.server.asgi import LISTEN_METHOD, HttpApp, LifespanContext, Readiness
 from toolcrib.server.auth import extra_paths
-from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
+from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER, body_too_large, error_response
 from toolcrib.server.direct import DirectMethods
-from toolcrib.server.error_responses import body_too_large, error_response
 from toolcrib.server.front import cancel_on_disconnect
 from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.options import HttpOptions

@@ -30,8 +30,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from toolcrib.errors import ConnectionLost, StateUnavailable
 from toolcrib.server.asgi import Endpoint
-from toolcrib.server.context import REPLICA_KEY, SESSION_HEADER
-from toolcrib.server.error_responses import error_response
+from toolcrib.server.context import REPLICA_KEY, SESSION_HEADER, error_response
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import RemoteStore, StateCodec, StateStore
 from toolcrib.state.coordination import Leases

@@ -28,9 +28,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import ExecutionFailed
 from toolcrib.server.connections import RateLimitedLog
-from toolcrib.server.context import SESSION_HEADER, request_caller
+from toolcrib.server.context import SESSION_HEADER, error_response, request_caller
 from toolcrib.server.dormant import DormantSessions, EndSession
-from toolcrib.server.error_responses import error_response
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.replicas import Replicas
 from toolcrib.server.session_calls import SessionCalls, respond
