@@ -9,6 +9,7 @@ from tests.retrieval.loading import tools
 from toolcrib.search.engine import search
 from toolcrib.search.glossary import english_words, words_within
 from toolcrib.search.index import Index
+from toolcrib.search.inflection import inflection_stem
 from toolcrib.search.text import split_words
 from toolcrib.search.vectors import default_table
 from toolcrib.types import Hit, SearchRequest, Tool, Visibility
@@ -112,3 +113,13 @@ def test_a_word_of_any_length_is_looked_up_without_taking_it_apart() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 50_000_000
+
+
+def test_a_stem_begins_like_its_word_which_rules_out_most_languages_at_once() -> None:
+    endings = ("", "e", "en", "s", "es", "os", "mente", "ung", "ungen", "ieren", "ando", "ito", "eurs", "ais")
+    words = [
+        word for words in ("datei konto", "fichier hier", "archivo enviar", "arquivo conta") for word in words.split()
+    ]
+    for word in [word + ending for word in words for ending in endings]:
+        for language in ("german", "french", "spanish", "portuguese"):
+            assert word.startswith(inflection_stem(word, language)[:3]), (word, language)

@@ -161,13 +161,10 @@ class Vocabulary:
         if number is None:
             number = self.word_numbers[word] = len(self.words)
             self.words.append(word)
-            self.word_stems.append(self._stem_number(stem_text))
-        return number
-
-    def _stem_number(self, text: str) -> int:
-        number = self.stem_numbers.setdefault(text, len(self.stems))
-        if number == len(self.stems):
-            self.stems.append(text)
+            stem_number = self.stem_numbers.setdefault(stem_text, len(self.stems))
+            if stem_number == len(self.stems):
+                self.stems.append(stem_text)
+            self.word_stems.append(stem_number)
         return number
 
 
@@ -216,9 +213,10 @@ class ToolAnalyzer:
         """Add new words to this vocabulary."""
         self._vocabulary = vocabulary
         self._numbers = _TokenNumbers(self._split)
-        self._stopped: set[int] = set()
+        known = vocabulary.word_numbers
+        self._stopped = {known[word] for word in STOP_WORDS & known.keys()}
         """The numbers of stop words, which count in names but not in prose."""
-        self._foreign: set[int] = set()
+        self._foreign = {known[word] for word in TELLING_STOP_WORDS & known.keys()}
         """The numbers of words that only texts in other languages than English have."""
         self._fillers: frozenset[str] = frozenset()
         """The stop words of the language that the current tool is described in, if it is not English."""
@@ -293,12 +291,12 @@ class ToolAnalyzer:
         self.lengths.append(len(numbers))
 
     def _split(self, token: str) -> tuple[int, ...]:
-        return tuple([self._number(word) for word in split_identifier(token)])
+        known = self._vocabulary.word_numbers
+        return tuple([known[word] if word in known else self._add(word) for word in split_identifier(token)])
 
-    def _number(self, word: str) -> int:
-        number = self._vocabulary.word_numbers.get(word)
-        if number is None:
-            number = self._vocabulary.number(word, stem(word))
+    def _add(self, word: str) -> int:
+        """Give a new word a number."""
+        number = self._vocabulary.number(word, stem(word))
         if word in STOP_WORDS:
             self._stopped.add(number)
         if word in TELLING_STOP_WORDS:

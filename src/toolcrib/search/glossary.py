@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import chain, product
+from string import ascii_lowercase
 from typing import Final, NamedTuple
 
 from toolcrib.search.inflection import inflection_stem, script_stem
@@ -60,6 +62,8 @@ def fold_accents(text: str) -> str:
     >>> fold_accents("Größe"), fold_accents("ﬁle")
     ('Große', 'file')
     """
+    if text.isascii():
+        return text
     return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
 
 
@@ -112,6 +116,8 @@ class _Glossary(NamedTuple):
     """The English words for each word."""
     stems: Mapping[str, Mapping[str, tuple[str, ...]]]
     """The same for the stems of words in the Latin script, by language."""
+    languages: Mapping[str, Sequence[str]]
+    """The languages in which a word that begins with these three letters may have one of these stems."""
     russian: Mapping[str, tuple[str, ...]]
     """The same for stems in the Cyrillic script."""
     beginnings: Mapping[str, Sequence[str]]
@@ -138,9 +144,14 @@ def _glossary() -> _Glossary:
                     russian.setdefault(script_stem(word), {})[english] = None
                 elif len(word) > 1 and word not in beginnings.setdefault(word[0], []):
                     beginnings[word[0]].append(word)
+    languages: dict[str, list[str]] = {}
+    for language, by_stem in stems.items():
+        for start in dict.fromkeys(chain.from_iterable(map(_beginnings, by_stem))):
+            languages.setdefault(start, []).append(language)
     return _Glossary(
         _frozen(words),
         {language: _frozen(by_stem) for language, by_stem in stems.items()},
+        languages,
         _frozen(russian),
         {first: sorted(found, key=len, reverse=True) for first, found in beginnings.items()},
     )
@@ -150,10 +161,20 @@ def _frozen(found: Mapping[str, Mapping[str, None]]) -> Mapping[str, tuple[str, 
     return {word: tuple(english) for word, english in found.items()}
 
 
+def _beginnings(root: str) -> list[str]:
+    """The first three letters that words with a stem may have: a stemmer drops endings, and changes no beginning."""
+    more = product(ascii_lowercase, repeat=max(0, _BEGINNING - len(root)))
+    return [root[:_BEGINNING] + "".join(letters) for letters in more]
+
+
+_BEGINNING: Final = 3
+
+
 def _inflected(word: str, known: _Glossary) -> tuple[str, ...]:
     if len(word) < _MIN_STEMMED:
         return ()
-    found = (by_stem.get(inflection_stem(word, language), ()) for language, by_stem in known.stems.items())
+    languages = known.languages.get(word[:_BEGINNING], ())
+    found = (known.stems[language].get(inflection_stem(word, language), ()) for language in languages)
     return tuple(dict.fromkeys(english for several in found for english in several))
 
 
@@ -161,7 +182,10 @@ def _compound(word: str, known: _Glossary) -> tuple[str, ...]:
     """The words of a German compound: the last part, then the first."""
     german = known.stems["german"]
     for at in range(_MIN_PART, len(word) - _MIN_PART + 1):
-        last = known.words.get(word[at:]) or german.get(inflection_stem(word[at:], "german"))
+        part = word[at:]
+        last = known.words.get(part)
+        if not last and "german" in known.languages.get(part[:_BEGINNING], ()):
+            last = german.get(inflection_stem(part, "german"))
         if last:
             for link in _LINKS:
                 start = word[:at].removesuffix(link) if link else word[:at]
