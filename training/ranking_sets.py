@@ -139,8 +139,8 @@ def _judge(index: Index, ids: Sequence[str], query: LabelledQuery) -> Judgement:
     features = read_meaning(parsed, matches, index.model, lexicon, options)
     allowed = [part.visible for part in view.parts]
     candidates = select_candidates(view, matches, features, allowed, options.candidates, options)
-    [part], [positions] = view.parts, candidates.positions
-    signals = compute_signals(part, 0, matches, parsed, features, positions).signals
+    [part], [positions], [near] = view.parts, candidates.positions, candidates.cosines
+    signals = compute_signals(part, 0, matches, parsed, features, positions, near).signals
     labels = np.array([ids[position] in query.relevant for position in positions.tolist()], dtype=np.bool_)
     return Judgement(query, signals, labels)
 

@@ -226,6 +226,8 @@ def _items(origin: type, item: Accepted) -> Accepted:
     convert, kind = _CONVERTED.get(origin, (None, "list"))
 
     def fits(value: Any) -> bool:
+        if type(value) is tuple and origin is tuple:  # as nearly always
+            return item is _ANYTHING or item.plain.issuperset(map(type, value)) or all(map(item.fits, value))
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, _FITTING.get(origin, origin)):
             return False
         # Lists whose items may be anything are not read: the reasons of a hit are computed when they are.

@@ -318,14 +318,15 @@ WEIGHTS = SemanticModel(TABLE).word_weights
 
 
 def holds(rows: WordVectorCache, words: Sequence[str]) -> bool:
-    """Whether these words get the rows of the table."""
-    said, vectors = rows.get(words), TABLE.word_vectors(words)
+    """Whether these words get the rows of the table, the short ones in the order of the telling words."""
+    telling = [*range(len(words))][::-2]
+    said, vectors = rows.get(words, telling), TABLE.word_vectors(words)
     coarse = quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS])
     pairs = (
         (said.vectors, vectors),
-        (said.weights, WEIGHTS(words)),
-        (said.coarse.values, coarse.values),
-        (said.coarse.scales, coarse.scales),
+        (said.weights, WEIGHTS(words)[telling]),
+        (said.coarse.values, coarse.values[telling]),
+        (said.coarse.scales, coarse.scales[telling]),
     )
     return all(np.array_equal(one, other) for one, other in pairs)
 

@@ -141,7 +141,7 @@ class _RequestSearch:
         """Replace the names of tools by their definitions; a tool that was removed meanwhile is left out."""
         tools = self.engine.definitions([hit.tool.id for hit in answer.hits])
         hits = [self._shown(hit, tools[hit.tool.id]) for hit in answer.hits if hit.tool.id in tools]
-        return replace(answer, hits=hits)
+        return answer._replace(hits=hits)
 
     def _shown(self, hit: Hit, tool: Tool) -> Hit:
         detail = self.request.detail

@@ -5,13 +5,14 @@ Answers each query with the configured ranking and, if nothing fits, names the t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from string import ascii_lowercase, digits
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.checks import checked
+from toolcrib.checks import checked, unchecked
 from toolcrib.names import fold, similarities
 from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
 from toolcrib.search.index import Index, IndexView, SegmentView
@@ -72,13 +73,16 @@ def search(
 def join_answers(answers: Sequence["QueryAnswer"], asked: Sequence[str], *, complete: bool = True) -> SearchReply:
     """Join the answers to the first of the queries asked; the note mentions the others."""
     queries = asked[: len(answers)]
-    return SearchReply(
-        hits=tuple(hit for answer in answers for hit in answer.hits),
-        total=sum(answer.total for answer in answers),
-        unmatched=tuple(dict.fromkeys(word for answer in answers for word in answer.unmatched)),
-        nearest=tuple(dict.fromkeys(id_ for answer in answers for id_ in answer.nearest)),
+    return _new_reply(
+        hits=tuple(chain.from_iterable([answer.hits for answer in answers])),
+        total=sum([answer.total for answer in answers]),
+        unmatched=tuple(dict.fromkeys(chain.from_iterable([answer.unmatched for answer in answers]))),
+        nearest=tuple(dict.fromkeys(chain.from_iterable([answer.nearest for answer in answers]))),
         note=_search_note(answers if complete else (), queries, len(asked) - len(queries)),
     )
+
+
+_new_reply = unchecked(SearchReply)
 
 
 def hit_limit(request: SearchRequest, options: SearchOptions) -> int:
@@ -140,8 +144,7 @@ def _allowed_tools(view: IndexView, filters: Filters) -> list[Bools]:
     return [part.visible & part.segment.facets.matching(filters) for part in view.parts]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchTask:
+class SearchTask(NamedTuple):
     """What the queries of one request share."""
 
     view: IndexView
@@ -156,8 +159,7 @@ class SearchTask:
     past: PastRequests | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QueryAnswer:
+class QueryAnswer(NamedTuple):
     """The answer to one query."""
 
     hits: Sequence[Hit]
@@ -197,10 +199,9 @@ def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: 
     """Say what to try next, and for which of several queries."""
     many = len(answers) > 1
     notes = []
-    for advice in dict.fromkeys(filter(None, map(_advice, answers))):
-        about = [
-            f'"{text[:_MAX_QUOTED]}"' for answer, text in zip(answers, texts, strict=True) if _advice(answer) == advice
-        ]
+    given = [*map(_advice, answers)]
+    for advice in dict.fromkeys(filter(None, given)):
+        about = [f'"{text[:_MAX_QUOTED]}"' for text, own in zip(texts, given, strict=True) if own == advice]
         notes.append(f"{', '.join(about)}: {advice[0].lower()}{advice[1:]}" if many else advice)
     if skipped:
         notes.append(f"The last {skipped} queries were left out: ask them separately.")
@@ -266,7 +267,7 @@ def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAns
         found = _merge_hits(found, best.tools[0], options)[: _wanted_count(task)]
     hits = _group_hits(task, [where for where, _ in found], [hit for _, hit in found])
     is_short = task.request.limit is None and best.probability < options.short_below
-    total = max(reading.ranking.total for reading in readings)
+    total = max([reading.ranking.total for reading in readings])
     return QueryAnswer(hits[: options.short_limit] if is_short else hits, total, unmatched)
 
 

@@ -89,11 +89,11 @@ def matched_words(query: ParsedQuery, ranking: Ranking, at: Sequence[tuple[int, 
     typed = [matched.term.word_range[0] for matched in match.terms]
     if not match.names and ranking.past is None and typed == sorted(set(typed)):
         words = [query.words[place] for place in typed]
-        covers = [part.covered_idf.T.tolist() for part in ranking.candidates]
+        covers = [part.covered_idf.tolist() for part in ranking.candidates]
         return [tuple(compress(words, covers[hit.part][hit.row])) for hit in ranking.tools]
     found: list[tuple[str, ...]] = []
     for hit, (number, position) in zip(ranking.tools, at, strict=True):
-        places = {*compress(typed, ranking.candidates[number].covered_idf[:, hit.row].tolist())}
+        places = {*compress(typed, ranking.candidates[number].covered_idf[hit.row].tolist())}
         for item in match.names:
             if position in item.expansions[0].tools[number]:
                 places.update(item.term.word_range)
@@ -194,7 +194,12 @@ class _PartHits:
         self.positions = candidates.positions[rows]
         self._signals = candidates.signals[rows]
         self.likeness = candidates.likeness[rows]
-        self.object_slots = candidates.object_slots[rows]
+        self.object_slots = (
+            np.zeros(len(rows), dtype=np.intp)
+            if candidates.objects is None
+            else candidates.objects[rows].argmax(axis=1)
+        )
+        """The number of the tool's word that is most like an object of the query."""
         typed = {term.surface: term.typed for term in query.terms}
         read = self.match.replaced | self.match.corrected
         self._typed = {word: typed[surface] for surface, word in read.items()} | typed

@@ -265,7 +265,8 @@ def query_simhash(vectors: QueryVectors) -> Keys:
 
 
 def _pack_signs(signs: npt.NDArray[np.bool_]) -> Keys:
-    return np.ascontiguousarray(np.packbits(signs, axis=1, bitorder="little").view(np.uint64).T)
+    found: Keys = np.packbits(signs, axis=1, bitorder="little").view(np.uint64).T
+    return found
 
 
 @cache

@@ -128,14 +128,17 @@ def read_intent(clause: Sequence[str]) -> Intent:
     asks, first = _opening(clause)
     if asks:
         return Intent(clause[first], _READ | _CALCULATE, _objects(clause[first + 1 :]))
-    content = [
-        place for place in range(first, len(clause)) if clause[place] not in STOP_WORDS or clause[place] in _SAYING
-    ]
-    for place in content[:_MAX_VERB_PLACE]:
-        verb, rest = clause[place], clause[place + 1 :]
-        kinds = verb_kinds(verb)
-        if kinds or (place == content[0] and rest and rest[0] in _DETERMINERS):
+    seen = 0
+    for place in range(first, len(clause)):
+        verb = clause[place]
+        if verb in STOP_WORDS and verb not in _SAYING:
+            continue
+        kinds, rest = verb_kinds(verb), clause[place + 1 :]
+        if kinds or (not seen and rest and rest[0] in _DETERMINERS):
             return Intent(verb, kinds & _possible_kinds(verb, rest), _objects(rest) or (verb,))
+        seen += 1
+        if seen == _MAX_VERB_PLACE:
+            break
     return Intent(objects=_objects(clause[first:]))
 
 

@@ -5,8 +5,7 @@ Statistics are counted over the caller's view.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -111,8 +110,7 @@ class TermHit(NamedTuple):
     """The index of the posting in its part."""
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedPostings:
+class MatchedPostings(NamedTuple):
     """All postings of one part that a query matches, grouped by expansion; the best expansion of a term comes last."""
 
     expansions: Sequence[tuple[int, TermExpansion]]
@@ -124,14 +122,14 @@ class MatchedPostings:
     """The number of the part."""
 
     def covered_idf(self, rows: "CandidateRows", terms: int) -> Doubles:
-        """The idf that each term contributes to some tools of the part: float64[terms, tools]."""
-        found = np.zeros((terms, rows.count))
+        """The idf that each term contributes to some tools of the part: float64[tools, terms]."""
+        found = np.zeros((rows.count, terms))
         at, tools = rows.locate(self.positions)
         if len(at):
             expansion = self.ends.searchsorted(at, side="right")
             numbers = np.array([term for term, _ in self.expansions], dtype=np.intp)
             covers = np.array([expansion.coverage for _, expansion in self.expansions])
-            found[numbers.take(expansion), tools] = covers.take(expansion)
+            found[tools, numbers.take(expansion)] = covers.take(expansion)
         return found
 
     def most_covered(self, visible: npt.NDArray[np.bool_]) -> float:
@@ -162,18 +160,18 @@ class CandidateRows:
     def __init__(self, positions: Ints, size: int) -> None:
         """Row `i` is the tool at `positions[i]` of a part with `size` tools."""
         self.count = len(positions)
-        self._place = np.full(size, -1, dtype=np.int32)
-        self._place[positions] = np.arange(self.count, dtype=np.int32)
+        self._place = np.zeros(size, dtype=np.int32)
+        """The row of each tool plus one; 0 for other tools."""
+        self._place[positions] = np.arange(1, self.count + 1, dtype=np.int32)
 
     def locate(self, positions: Ints) -> tuple[Places, Ints]:
         """Find which of some postings belong to these tools, and the row of each."""
         tools = self._place.take(positions)
-        at = (tools >= 0).nonzero()[0]
-        return at, tools.take(at)
+        at = (tools > 0).nonzero()[0]
+        return at, tools.take(at) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LexicalMatch:
+class LexicalMatch(NamedTuple):
     """What the words of a query match in a view."""
 
     terms: tuple[MatchedTerm, ...]
@@ -369,7 +367,7 @@ def _match_short_forms(
     """Match typed words with digits as a whole, by number: the parts of `k8s` say nothing."""
     found: dict[int, MatchedTerm] = {}
     for number, word in [(number, word) for number, word in enumerate(query.words) if not word.isalpha()]:
-        if len(word) <= _SHORT_FORM and lexicon.synonym_stems(word.lower()):
+        if len(word) <= _SHORT_FORM and lexicon.stems_of_synonyms[word.lower()]:
             term = QueryTerm(word.lower(), word.lower(), word, range(number, number + 1))
             expansions = _synonym_expansions(view, term, 0.0, lexicon, options)
             if expansions:
@@ -429,7 +427,7 @@ def _synonym_expansions(
     found: list[TermExpansion] = []
     rare = max(_SYNONYM_COUNT, view.count // _SYNONYM_SHARE)
     weight = options.synonym_weight
-    for root in lexicon.synonym_stems(term.surface):
+    for root in lexicon.stems_of_synonyms[term.surface]:
         df, spans = view.spans(root)
         if 0 < df <= rare and root != term.stem:
             own = idf(view.count, df)
@@ -468,7 +466,7 @@ def _translated_expansions(
         return ()
     weights: dict[str, float] = {}
     for english in own or (term.surface,):
-        roots = dict.fromkeys(lexicon.synonym_stems(english), options.synonym_weight)
+        roots = dict.fromkeys(lexicon.stems_of_synonyms[english], options.synonym_weight)
         for root, weight in {**roots, stem(english): _TRANSLATED_WEIGHT}.items():
             same = [known for words in foreign for known in words.get(root, ())]
             for known in [root, *same] if own else same:
@@ -622,8 +620,9 @@ def _score(
         at = np.concatenate([each.positions for each in both]) if both else _NO_POSITIONS
         adds = np.concatenate([each.scores for each in both]) if both else _NO_SCORES
         scores.append(np.bincount(at, adds, len(part.segment)).astype(np.float64, copy=False))
-        ends = np.array([length for each in found for length in each.lengths], dtype=np.intp).cumsum()
-        postings.append(MatchedPostings(words, ends, at[: int(ends[-1]) if len(ends) else 0], number))
+        ends = [*accumulate([length for each in found for length in each.lengths])]
+        own = at[: ends[-1] if ends else 0] if names else at
+        postings.append(MatchedPostings(words, np.array(ends, dtype=np.intp), own, number))
     return tuple(scores), tuple(postings)
 
 

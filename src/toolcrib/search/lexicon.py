@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import chain, product
 
 from toolcrib.checks import checked
-from toolcrib.search.text import STOP_WORDS, TOKEN, split_identifier, stem
+from toolcrib.search.text import STOP_WORDS, TOKEN, WordMemo, split_identifier, stem
 
 SynonymPair = tuple[str, str]
 """Two lower-case words in alphabetical order."""
@@ -43,7 +43,7 @@ _SILENT_E_PLURAL = re.compile("[^sxzhoi]es")
 """The end of a plural whose singular certainly ends in e."""
 
 
-@checked(methods=("with_pairs", "synonym_stems", "related", "domains_of", "all_synonym_stems"))
+@checked(methods=("with_pairs", "synonym_stems", "related", "domains_of"))
 @dataclass(frozen=True, slots=True)
 class Lexicon:
     """Pairs of synonyms, and the words of each domain. All forms of a word count as that word."""
@@ -54,10 +54,11 @@ class Lexicon:
     _related: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     _fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
-    _stems: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    stems_of_synonyms: WordMemo[tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    """What `synonym_stems` returns for each word, without the check of its argument; for the search itself."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_stems", {})
+        object.__setattr__(self, "stems_of_synonyms", WordMemo(self._synonym_stems, _MAX_CACHED))
         both_ways = chain(self.pairs, ((other, one) for one, other in self.pairs))
         object.__setattr__(self, "_related", _by_form(both_ways))
         members = (
@@ -88,19 +89,10 @@ class Lexicon:
 
     def synonym_stems(self, word: str) -> tuple[str, ...]:
         """The stems of the synonyms of a word, each once. Cached, but not for numbers."""
-        found = self._stems.get(word)
-        if found is None and word.isdigit():
-            return tuple(dict.fromkeys(map(stem, self.related(word))))
-        if found is None:
-            if len(self._stems) >= _MAX_CACHED:
-                self._stems.clear()
-            found = self._stems[word] = tuple(dict.fromkeys(map(stem, self.related(word))))
-        return found
+        return self.stems_of_synonyms[word]
 
-    def all_synonym_stems(self, words: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-        """The same for each of some words."""
-        known = self._stems
-        return tuple([known[word] if word in known else self.synonym_stems(word) for word in words])
+    def _synonym_stems(self, word: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(stem, self.related(word))))
 
     def related(self, word: str) -> tuple[str, ...]:
         """The synonyms of a lower-case word, in alphabetical order.

@@ -4,11 +4,11 @@ The first stage picks a few tools out of all that a caller sees; the second orde
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from heapq import nsmallest
-from math import exp, log
-from typing import Any, NamedTuple
+from math import exp, inf, log
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,14 @@ from toolcrib.search.text import ParsedQuery
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.types import Hit
 
+Bytes = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Reals = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
+P = TypeVar("P", Ints, Places)
 
 _MAX_REPEATS = 4
 """At most so many better tools for the same clause count."""
@@ -57,8 +59,7 @@ class RankedTool(NamedTuple):
     """How many better tools there are for the same clause, at most 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(NamedTuple):
     """The result of the default ranking for one query."""
 
     tools: tuple[RankedTool, ...]
@@ -83,7 +84,8 @@ class Ranking:
 
     def places(self) -> list[tuple[int, int]]:
         """Part and position of each tool that was found."""
-        return [(hit.part, int(self.candidates[hit.part].positions[hit.row])) for hit in self.tools]
+        positions = [each.positions.tolist() for each in self.candidates]
+        return [(hit.part, positions[hit.part][hit.row]) for hit in self.tools]
 
 
 def rank(
@@ -109,8 +111,12 @@ def rank(
     asked = None if past is None else past.match(view, query, match)
     chosen = select_candidates(view, match, meaning, allowed, max(options.candidates, limit), options, asked)
     candidates = tuple(
-        compute_signals(part, number, match, query, meaning, positions, asked)
-        for number, (part, positions) in enumerate(zip(view.parts, chosen.positions, strict=True))
+        [
+            compute_signals(part, number, match, query, meaning, positions, near, asked)
+            for number, (part, positions, near) in enumerate(
+                zip(view.parts, chosen.positions, chosen.cosines, strict=True)
+            )
+        ]
     )
     weights, calibration = options.weights, options.calibration
     if meaning.embedded is not None:
@@ -168,7 +174,7 @@ def _order(
     part: list[int] = []
     row: list[int] = []
     for number, judgement in enumerate(candidates):
-        raw += (judgement.signals * factors).sum(axis=1).round(_DECIMALS).tolist()
+        raw += np.add.reduce(judgement.signals * factors, axis=1).round(_DECIMALS).tolist()
         part += [number] * len(judgement.positions)
         row += range(len(judgement.positions))
     ranks = _id_ranks(view, candidates)
@@ -248,16 +254,19 @@ def _calibrate(order: _Ordering, limit: int, probability: float, top: float, by:
     """Give each of the best tools its score. `top` is the `raw` that `probability` was computed from."""
     bounded = min(max(probability, 1e-9), 1 - 1e-9)
     odds = log(bounded / (1 - bounded))
+    _, raw, part, row, boost, repeated = order
     return tuple(
-        RankedTool(
-            order.raw[place],
-            _logistic(odds + by.distance * (top - order.raw[place])),
-            order.part[place],
-            order.row[place],
-            order.boost.get(place, 0.0),
-            order.repeated.get(place, 0),
-        )
-        for place in order.places[:limit]
+        [
+            RankedTool(
+                raw[place],
+                _logistic(odds + by.distance * (top - raw[place])),
+                part[place],
+                row[place],
+                boost.get(place, 0.0),
+                repeated.get(place, 0),
+            )
+            for place in order.places[:limit]
+        ]
     )
 
 
@@ -287,14 +296,15 @@ _SIMHASH_COSINES = np.cos(np.pi * np.arange(SIMHASH_BITS + 1) / SIMHASH_BITS).as
 """The cosine estimated from the number of differing signs of two sketches. Source: Charikar, STOC 2002."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The tools that reach the second stage."""
 
     positions: tuple[Ints, ...]
     """For each part, in ascending order."""
     total: int
     """How many tools match a word of the query."""
+    cosines: tuple[Doubles, ...]
+    """For each part, the cosines of the query's clauses and these tools: float64[clauses, tools]."""
 
 
 def select_candidates(
@@ -313,19 +323,29 @@ def select_candidates(
     is estimated from sketches, and computed exactly only for the best.
     Source of the formula: the prototype, which compared it with reciprocal rank fusion and others.
     """
-    share = _lexical_scale(view, match)
-    positions = _preselect(view, match, meaning, allowed, share, options)
+    matching, share = _matching_tools(view, match, allowed)
+    positions = _preselect(view, match, meaning, allowed, matching, share, options)
     if match.names:
         named = [_named_tools(view, match, number, passes) for number, passes in enumerate(allowed)]
         positions = [_union(at, more) for at, more in zip(positions, named, strict=True)]
-    bases = []
+    bases, cosines = [], []
     for number, (part, score) in enumerate(zip(view.parts, match.scores, strict=True)):
-        scores = score[positions[number]]
-        near = part.segment.features.meaning.products(positions[number], meaning.vectors).max(axis=0)
-        stay = (scores > 0) | (near >= _MIN_SEMANTIC_COSINE)
-        positions[number] = positions[number][stay]
-        bases.append((share * scores + options.semantic_share * near)[stay])
-    best = _top(view, positions, bases, count)
+        scores = score.take(positions[number])
+        products = part.segment.features.meaning.products(positions[number], meaning.vectors)
+        near = products[0] if len(products) == 1 else np.maximum.reduce(products, axis=0)
+        base = share * scores + options.semantic_share * near
+        stay = ((scores > 0) | (near >= _MIN_SEMANTIC_COSINE)).nonzero()[0]
+        if len(stay) < len(base):
+            positions[number], base, products = (
+                positions[number].take(stay),
+                base.take(stay),
+                products.take(stay, axis=1),
+            )
+        bases.append(base)
+        cosines.append(products)
+    places = _top_places(view, positions, bases, count)
+    chosen = [at.take(place) for at, place in zip(positions, places, strict=True)]
+    best = chosen
     if match.names:
         if sum(map(len, named)) > _MAX_NAMED:
             first = _top(view, positions, bases, max(_MAX_NAMED, count))
@@ -336,11 +356,12 @@ def select_candidates(
         best = [_union(at, more) for at, more in zip(best, nearest, strict=True)]
     if past is not None:
         best = [_union(at, more) for at, more in zip(best, past.best(allowed, count), strict=True)]
-    total = sum(
-        int(np.count_nonzero((score if part.is_whole and passes is part.visible else score[passes]) > 0))
-        for part, score, passes in zip(view.parts, match.scores, allowed, strict=True)
-    )
-    return Candidates(tuple(best), total)
+    known = [
+        # A union returns what it adds nothing to.
+        near.take(place, axis=1) if at is before else part.segment.features.meaning.products(at, meaning.vectors)
+        for part, near, place, at, before in zip(view.parts, cosines, places, best, chosen, strict=True)
+    ]
+    return Candidates(tuple(best), sum([len(each.places) for each in matching]), tuple(known))
 
 
 _MAX_EXACT = 2048
@@ -362,13 +383,32 @@ def _nearest_embedded(view: IndexView, query: Vectors, allowed: Sequence[Bools],
     return _top(view, places, cosines, count)
 
 
-def _lexical_scale(view: IndexView, match: LexicalMatch) -> float:
-    """One over the highest lexical score of a visible tool."""
+class _MatchingTools(NamedTuple):
+    """The allowed tools of a part that match a word of the query."""
+
+    places: Places
+    """In ascending order."""
+    scores: Doubles
+
+
+def _matching_tools(
+    view: IndexView, match: LexicalMatch, allowed: Sequence[Bools]
+) -> tuple[list[_MatchingTools], float]:
+    """The tools of each part that match, and one over the highest lexical score of a visible tool."""
+    found = []
     top = 0.0
-    for part, score in zip(view.parts, match.scores, strict=True):
-        if len(score):
-            top = max(top, float(score.max() if part.is_whole else score.max(initial=0.0, where=part.visible)))
-    return 1 / top if top > 0 else 0.0
+    for part, score, passes in zip(view.parts, match.scores, allowed, strict=True):
+        places = (score > 0).nonzero()[0]
+        if not part.is_whole:
+            places = places[part.visible.take(places)]
+        scores = score.take(places)
+        if len(places):
+            top = max(top, float(np.maximum.reduce(scores)))
+        if passes is not part.visible:
+            kept = passes.take(places).nonzero()[0]
+            places, scores = places.take(kept), scores.take(kept)
+        found.append(_MatchingTools(places, scores))
+    return found, 1 / top if top > 0 else 0.0
 
 
 def _preselect(
@@ -376,30 +416,89 @@ def _preselect(
     match: LexicalMatch,
     meaning: QueryMeaning,
     allowed: Sequence[Bools],
+    matching: Sequence[_MatchingTools],
     share: float,
     options: SearchOptions,
 ) -> list[Ints]:
     """Select the allowed tools that are best by words and sketches."""
-    whole = [part.is_whole and passes is part.visible for part, passes in zip(view.parts, allowed, strict=True)]
-    places = [
+    positions = [
         part.positions if passes is part.visible else passes.nonzero()[0].astype(np.int32)
         for part, passes in zip(view.parts, allowed, strict=True)
     ]
-    if sum(map(len, places)) <= options.preselected:
-        return places
-    # All zero vectors have the same sketch, but knowing nothing about two texts does not make them similar.
-    wanted = query_simhash(meaning.vectors)[:, meaning.vectors.values.any(axis=1)]
-    bases = []
-    for part, score, at, all_ in zip(view.parts, match.scores, places, whole, strict=True):
-        base = estimate_cosines(part.segment.features.sketch, wanted)
-        base *= np.float32(options.semantic_share)
-        base += share * score
-        bases.append(base if all_ else base[at])
-    return _top(view, places, bases, options.preselected)
+    count = sum(map(len, positions))
+    if count <= options.preselected:
+        return positions
+    wanted = _query_sketch(meaning.vectors)
+    by_distance = _weighted_cosines(options.semantic_share) if wanted.size else _NO_COSINES
+    distances = [_sketch_distances(part.segment.features.sketch, wanted) for part in view.parts]
+    if count > _MAX_COMPARED:
+        positions = _promising_tools(distances, by_distance, allowed, matching, share, options.preselected)
+    bases = [
+        _bases(by_distance, distance.take(at), share, score.take(at))
+        for at, distance, score in zip(positions, distances, match.scores, strict=True)
+    ]
+    return _top(view, positions, bases, options.preselected)
+
+
+_MAX_COMPARED = 2048
+"""Among more tools than these, those that cannot be among the best are left out first."""
+
+_NO_COSINES = np.zeros(1)
+
+
+@lru_cache(maxsize=16)
+def _weighted_cosines(semantic_share: float) -> Doubles:
+    """What a tool gets for its sketch, by the number of bits that differ; falls with it. In the precision of floats."""
+    weighted = (_SIMHASH_COSINES * np.float32(semantic_share)).astype(np.float64)
+    weighted.flags.writeable = False
+    return weighted
+
+
+def _bases(by_distance: Doubles, distances: Bytes, share: float, scores: Doubles) -> Floats:
+    """What tools get for their sketches and their words."""
+    found = by_distance.take(distances)
+    found += share * scores
+    return found.astype(np.float32)
+
+
+def _promising_tools(
+    distances: Sequence[Bytes],
+    by_distance: Doubles,
+    allowed: Sequence[Bools],
+    matching: Sequence[_MatchingTools],
+    share: float,
+    count: int,
+) -> list[Ints]:
+    """The allowed tools that may be among the best `count` by words and sketches: all of these, and few others.
+
+    The best of those that match a word set a lower bound. Few sketches reach it alone.
+    """
+    bases = [
+        _bases(by_distance, distance.take(places), share, scores)
+        for distance, (places, scores) in zip(distances, matching, strict=True)
+    ]
+    everything = bases[0] if len(bases) == 1 else np.concatenate(bases)
+    edge = _kth_highest(everything, count) if len(everything) > count else -inf
+    farthest = int(np.count_nonzero(by_distance >= edge)) - 1
+    found = []
+    for distance, passes, (places, _), base in zip(distances, allowed, matching, bases, strict=True):
+        promising = (distance <= farthest) & passes if farthest >= 0 else np.zeros(len(distance), dtype=np.bool_)
+        promising[places[base >= edge]] = True
+        found.append(promising.nonzero()[0].astype(np.int32))
+    return found
+
+
+def _query_sketch(vectors: Vectors) -> Keys:
+    """The sketches of a query's clauses, without those of zero vectors.
+
+    All zero vectors have the same sketch, but knowing nothing about two texts does not make them similar.
+    """
+    found = query_simhash(vectors)
+    return found[:, vectors.values.any(axis=1)] if vectors.has_zeros else found
 
 
 def _union(positions: Ints, more: Ints) -> Ints:
-    """Add positions to sorted positions."""
+    """Add positions to sorted positions; the same object if all of them are there."""
     missing = more[~is_among(positions, more)]
     return np.sort(np.concatenate([positions, missing])) if len(missing) else positions
 
@@ -408,9 +507,17 @@ def estimate_cosines(sketch: Keys, wanted: Keys) -> Floats:
     """Estimate the cosine of each tool and its nearest clause from the sketches."""
     if not wanted.size:
         return np.zeros(sketch.shape[1], dtype=np.float32)
+    found: Floats = _SIMHASH_COSINES.take(_sketch_distances(sketch, wanted))
+    return found
+
+
+def _sketch_distances(sketch: Keys, wanted: Keys) -> Bytes:
+    """How many bits of each tool's sketch differ from those of its nearest clause; 0 without any clause."""
+    if not wanted.size:
+        return np.zeros(sketch.shape[1], dtype=np.uint8)
     first, second = np.bitwise_count(sketch[:, None, :] ^ wanted[:, :, None])  # uint8[clauses, tools] each
     first += second
-    found: Floats = _SIMHASH_COSINES.take(first.min(axis=0))
+    found: Bytes = first[0] if len(first) == 1 else np.minimum.reduce(first, axis=0)
     return found
 
 
@@ -432,14 +539,23 @@ def _kth_highest(values: Reals, count: int) -> float:
     sample = values[::_SAMPLE_STRIDE]
     if len(sample) > count * _SAMPLE_STRIDE:
         values = values[values >= _kth_highest(sample, count)]
-    return float(np.partition(values, len(values) - count)[len(values) - count])
+    place = len(values) - count
+    ordered = values.copy()
+    ordered.partition(place)
+    return float(ordered[place])
 
 
-def _top(view: IndexView, positions: Sequence[Ints], bases: Sequence[Reals], count: int) -> list[Ints]:
+def _top(view: IndexView, positions: Sequence[P], bases: Sequence[Reals], count: int) -> list[P]:
     """Select the `count` tools with the highest base over all parts; ties are broken by id."""
+    places = _top_places(view, positions, bases, count)
+    return [at.take(place) for at, place in zip(positions, places, strict=True)]
+
+
+def _top_places(view: IndexView, positions: Sequence[P], bases: Sequence[Reals], count: int) -> list[Places]:
+    """The places of these tools among the positions, in ascending order."""
     everything: Reals = bases[0] if len(bases) == 1 else np.concatenate(bases)
     if len(everything) <= count:
-        return list(positions)
+        return [np.arange(len(base)) for base in bases]
     edge = _kth_highest(everything, count)
     chosen = [(base >= edge).nonzero()[0] for base in bases]
     if sum(map(len, chosen)) > count:
@@ -447,10 +563,10 @@ def _top(view: IndexView, positions: Sequence[Ints], bases: Sequence[Reals], cou
         tied = [(base == edge).nonzero()[0] for base in bases]
         tied = _first_by_id(view, positions, tied, count - sum(map(len, above)))
         chosen = [np.sort(np.concatenate([over, level])) for over, level in zip(above, tied, strict=True)]
-    return [at.take(places) for at, places in zip(positions, chosen, strict=True)]
+    return chosen
 
 
-def _first_by_id(view: IndexView, positions: Sequence[Ints], tied: Sequence[Places], count: int) -> list[Places]:
+def _first_by_id(view: IndexView, positions: Sequence[P], tied: Sequence[Places], count: int) -> list[Places]:
     """Select the `count` places whose tools come first by id."""
     ranks = [part.segment.id_ranks[at[places]] for part, at, places in zip(view.parts, positions, tied, strict=True)]
     few = [

@@ -6,7 +6,8 @@ seen. Here the weight of a tool's word comes from the static table and is the sa
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -47,8 +48,7 @@ _DESCRIBED_OBJECT = 0.7
 """What the object of a request counts in the first sentence of the description, relative to the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryMeaning:
+class QueryMeaning(NamedTuple):
     """The meaning of a query: the vectors of its clauses and words, its word pairs and verbs."""
 
     words: tuple[str, ...]
@@ -101,23 +101,22 @@ def read_meaning(
     distinct = [*dict.fromkeys(chain.from_iterable(clauses))]
     content = [place for place, word in enumerate(distinct) if word not in STOP_WORDS] or range(len(distinct))
     words = tuple([distinct[place] for place in content])
-    roots = [_ROOTS[word] for word in words]
-    stems = tuple([root for root, _ in roots])
-    known = model.word_vectors.get(distinct)
-    rows = np.array(content, dtype=np.intp)
+    stems, keys = zip(*map(_ROOTS.__getitem__, words), strict=True) if words else ((), ())
+    known = model.word_vectors.get(distinct, content)
     topics, vectors = _clause_vectors(clauses, distinct, known.vectors)
-    unread = 0.0 if query.text.isascii() or not words else _unread_share(known.vectors[rows])
+    unread = 0.0 if query.text.isascii() or not words else _unread_share(known.vectors[[*content]])
+    synonyms = lexicon.stems_of_synonyms
     return QueryMeaning(
         words=words,
         stems=stems,
-        synonym_stems=lexicon.all_synonym_stems(words),
+        synonym_stems=tuple([synonyms[word] for word in words]),
         synonym_weight=options.synonym_weight,
         vectors=vectors,
         topic_vectors=topics,
-        word_vectors=known.coarse.take(rows),
-        pairs=_query_pairs(clauses, words, [key for _, key in roots], known.weights.take(rows).tolist()),
+        word_vectors=known.coarse,
+        pairs=_query_pairs(clauses, words, keys, known.weights),
         intents=tuple([intent for intent in intents if intent.verb]),
-        objects=tuple([number for number, word in enumerate(words) if word in objects]),
+        objects=tuple([words.index(word) for word in words if word in objects]),
         clause_count=len(clauses),
         unread=max(0.5 if match.fillers else 0.0, unread),
         embedded=None if model.embedder is None else _embed_query(request_text(query, match), model.embedder, embedded),
@@ -166,8 +165,7 @@ def _replace_words(clauses: Sequence[Sequence[str]], by: Mapping[str, str]) -> S
     return [[by.get(word, word) for word in clause] for clause in clauses] if by else clauses
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateSignals:
+class CandidateSignals(NamedTuple):
     """The signals of some candidates in one part."""
 
     positions: Ints
@@ -175,12 +173,12 @@ class CandidateSignals:
     """float64[tools, signals]."""
     nearest_clause: npt.NDArray[np.intp]
     """The clause of the query that each tool is nearest to."""
-    object_slots: npt.NDArray[np.intp]
-    """The number of the tool's word that is most like an object of the query."""
     likeness: Doubles
     """float64[tools, slots]: how closely the query asks for each word of the name and first sentence, 0 to 1."""
+    objects: Doubles | None
+    """The same for the objects of the query alone, less in the first sentence; None for a query without any."""
     covered_idf: Doubles
-    """float64[terms, tools]: the idf of each term that each tool covers."""
+    """float64[tools, terms]: the idf of each term that each tool covers."""
 
 
 def compute_signals(
@@ -190,56 +188,64 @@ def compute_signals(
     query: ParsedQuery,
     meaning: QueryMeaning,
     positions: Ints,
+    near: Doubles,
     past: PastMatch | None = None,
 ) -> CandidateSignals:
-    """Compute the signals of the tools at some positions of a part."""
+    """Compute the signals of the tools at some positions of a part.
+
+    near: float64[clauses, tools], the cosines of the query's clauses and these tools.
+    """
     segment, count = part.segment, len(positions)
     if not count:
         none, no_slots = np.zeros(0, dtype=np.intp), np.zeros((0, WORD_SLOTS))
-        covered = np.zeros((len(match.terms), 0))
-        return CandidateSignals(positions, np.zeros((0, len(SIGNALS))), none, none, no_slots, covered)
+        covered = np.zeros((0, len(match.terms)))
+        return CandidateSignals(positions, np.zeros((0, len(SIGNALS))), none, no_slots, None, covered)
     features = segment.features
     rows = CandidateRows(positions, len(segment))
     columns = np.zeros((len(SIGNALS), count))
-    object_slots = np.zeros(count, dtype=np.intp)
-    near = features.meaning.products(positions, meaning.vectors)
-    clause = near.argmax(axis=0)
     covered = match.postings[number].covered_idf(rows, len(match.terms))
     if match.total_idf > 0:
-        columns[_COLUMN["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / match.total_idf
-    columns[_COLUMN["meaning"]] = near.max(axis=0)
+        np.divide(np.add.reduce(covered, axis=1), match.total_idf, out=columns[_COLUMN["coverage"]])
+    np.maximum.reduce(near, axis=0, out=columns[_COLUMN["meaning"]])
     if meaning.embedded is not None:
         columns[_COLUMN["embedding"]] = _embedding_signal(
             part, positions, meaning.embedded, columns[_COLUMN["meaning"]]
         )
-    columns[_COLUMN["topic"]] = features.topic.products(positions, meaning.topic_vectors).max(axis=0)
+    topics = features.topic.products(positions, meaning.topic_vectors)
+    np.maximum.reduce(topics, axis=0, out=columns[_COLUMN["topic"]])
     if meaning.unread:
-        for name in ("meaning", "topic"):
-            guess = _MEANING_OF_COVERAGE * columns[_COLUMN["coverage"]] - columns[_COLUMN[name]]
-            columns[_COLUMN[name]] += meaning.unread * np.maximum(guess, 0.0)
+        _raise_unread(columns, meaning.unread)
     if past is not None:
         columns[_COLUMN["past"]] = past.values(number, positions)
     slots = _slot_words(segment, positions)
-    groups = [range(len(meaning.words)), *([meaning.objects] if meaning.objects else [])]
-    likeness, *about = _word_likeness(segment, slots, count, meaning, groups)
-    shares = likeness * features.shares.take(positions, axis=0)
-    columns[_COLUMN["name"]] = shares[:, :MAX_NAME_WORDS].sum(axis=1)
-    columns[_COLUMN["sentence"]] = shares[:, MAX_NAME_WORDS:].sum(axis=1)
+    likeness, *about = _word_likeness(segment, slots, count, meaning)
+    shares = features.shares.take(positions, axis=0).astype(np.float64)
+    shares *= likeness
+    np.add.reduce(shares[:, :MAX_NAME_WORDS], axis=1, out=columns[_COLUMN["name"]])
+    np.add.reduce(shares[:, MAX_NAME_WORDS:], axis=1, out=columns[_COLUMN["sentence"]])
     if meaning.pairs:
         columns[_COLUMN["phrase"]] = _phrase_signal(segment, rows, meaning)
     if query.literals:
         taken = np.bitwise_count(features.literals[positions] & np.uint16(query.literals))
         columns[_COLUMN["literal"]] = taken / query.literals.bit_count()
     if meaning.intents:
-        columns[_COLUMN["verb"]] = _verb_signal(segment, features.verbs[positions], slots, meaning)
+        columns[_COLUMN["verb"]] = _verb_signal(segment, features.verbs.take(positions).tolist(), slots, meaning)
     for asked in about:
         asked[:, MAX_NAME_WORDS:] *= _DESCRIBED_OBJECT
-        object_slots = asked.argmax(axis=1)
-        columns[_COLUMN["object"]] = asked.max(axis=1)
+        np.maximum.reduce(asked, axis=1, out=columns[_COLUMN["object"]])
     for item in match.names:
         _, tools = rows.locate(item.expansions[0].tools[number])
         columns[_COLUMN["named" if item.term.is_explicit else "called"], tools] = 1.0
-    return CandidateSignals(positions, np.ascontiguousarray(columns.T), clause, object_slots, likeness, covered)
+    clause = near.argmax(axis=0) if len(near) > 1 else np.zeros(count, dtype=np.intp)
+    objects = about[0] if about else None
+    return CandidateSignals(positions, np.ascontiguousarray(columns.T), clause, likeness, objects, covered)
+
+
+def _raise_unread(columns: Doubles, share: float) -> None:
+    """Guess what the words of a query whose meaning is unknown would add: float64[signals, tools]."""
+    for name in ("meaning", "topic"):
+        guess = _MEANING_OF_COVERAGE * columns[_COLUMN["coverage"]] - columns[_COLUMN[name]]
+        columns[_COLUMN[name]] += share * np.maximum(guess, 0.0)
 
 
 _USUAL_RATIO = 0.6
@@ -281,45 +287,89 @@ def _slot_words(segment: Segment, positions: Ints) -> _SlotWords:
     return _SlotWords(at, words, segment.words.stems.take(words))
 
 
-def _word_likeness(
-    segment: Segment, slots: _SlotWords, count: int, meaning: QueryMeaning, groups: Sequence[Sequence[int]]
-) -> Doubles:
-    """How closely each group of query words asks for each word of a tool, 0 to 1: float64[groups, tools, slots].
+def _word_likeness(segment: Segment, slots: _SlotWords, count: int, meaning: QueryMeaning) -> Doubles:
+    """How closely the query asks for each word of a tool, 0 to 1: float64[groups, tools, slots].
 
-    The first group has all words.
+    The first group has all words of the query, the second its objects, if it has any.
     """
-    likeness = np.zeros((len(groups), count * WORD_SLOTS))
+    groups = 2 if meaning.objects else 1
+    likeness = np.zeros((groups, count * WORD_SLOTS))
     if meaning.words and len(slots.at):
         coarse = segment.words.coarse
         products = coarse.unscaled_products(slots.words, meaning.word_vectors)
-        closest = np.empty((len(groups), len(slots.at)))
-        for place, group in enumerate(groups):
-            np.maximum.reduce(products.take(group, axis=0) if place else products, axis=0, out=closest[place])
-        closest *= coarse.scales.take(slots.words) / (1 - _MIN_WORD_COSINE)
+        closest = np.empty((groups, len(slots.at)))
+        np.maximum.reduce(products, axis=0, out=closest[0])
+        if meaning.objects:
+            np.maximum.reduce(products.take(meaning.objects, axis=0), axis=0, out=closest[1])
+        closest *= (coarse.scales.take(slots.words) / (1 - _MIN_WORD_COSINE)).astype(np.float64)
         closest -= _MIN_WORD_COSINE / (1 - _MIN_WORD_COSINE)
-        np.maximum(closest, _least_likeness(segment, meaning, groups).take(slots.stems, axis=1), out=closest)
+        np.maximum(closest, _least_likeness(segment, slots.stems, meaning), out=closest)
         likeness[:, slots.at] = np.minimum(closest, 1.0, out=closest)
-    return likeness.reshape(len(groups), count, WORD_SLOTS)
+    return likeness.reshape(groups, count, WORD_SLOTS)
 
 
-def _least_likeness(segment: Segment, meaning: QueryMeaning, groups: Sequence[Sequence[int]]) -> Doubles:
-    """How much each group of words asks for each stem by equal stems and synonyms: float64[groups, stems + 1]."""
-    stems = segment.vocabulary.stem_numbers
-    unknown = len(stems)
-    own = [stems.get(root, unknown) for root in meaning.stems]
-    synonyms = [[stems[root] for root in roots if root in stems] for roots in meaning.synonym_stems]
-    least = np.zeros((len(groups), unknown + 1))
-    for row, group in zip(least, groups, strict=True):
-        row[[number for place in group for number in synonyms[place]]] = meaning.synonym_weight
-        row[[own[place] for place in group]] = 1.0
-    return least
+def _least_likeness(segment: Segment, stems: Ints, meaning: QueryMeaning) -> Doubles:
+    """How much the query asks for words with these stems by equal stems and synonyms: float64[groups, words]."""
+    numbers, known = segment.vocabulary.stem_numbers, _synonym_numbers(segment)
+    alike = [known[roots] for roots in meaning.synonym_stems]
+    kinds = dict.fromkeys(chain.from_iterable(alike), _SYNONYM)
+    for place in meaning.objects:
+        kinds.update(dict.fromkeys(alike[place], _SYNONYM_OF_OBJECT))
+    own = [numbers[root] for root in meaning.stems if root in numbers]
+    kinds.update({one: _SAME if kinds.get(one) != _SYNONYM_OF_OBJECT else _SAME_AND_SYNONYM_OF_OBJECT for one in own})
+    for root in [meaning.stems[place] for place in meaning.objects]:
+        if root in numbers:
+            kinds[numbers[root]] = _SAME_AS_OBJECT
+    rows = np.zeros(len(numbers), dtype=np.uint8)
+    rows[[*kinds]] = np.frombuffer(bytes(kinds.values()), dtype=np.uint8)
+    table = _likeness_of_kinds(meaning.synonym_weight)
+    return (table if meaning.objects else table[:1]).take(rows.take(stems), axis=1)
 
 
-def _verb_signal(
-    segment: Segment, verbs: npt.NDArray[np.uint32], slots: _SlotWords, meaning: QueryMeaning
-) -> list[float]:
-    """1 if a tool does what some clause wants done, -1 if its name says something else, 0 if neither is known."""
-    named = verbs.tolist()
+_SYNONYM, _SYNONYM_OF_OBJECT, _SAME, _SAME_AND_SYNONYM_OF_OBJECT, _SAME_AS_OBJECT = range(1, 6)
+"""What a word of a tool is to the words of a query, and to its objects among them; 0 for nothing."""
+
+
+@lru_cache(maxsize=16)
+def _likeness_of_kinds(synonym_weight: float) -> Doubles:
+    """The least likeness of such words and all words of the query, then its objects: float64[2, kinds]."""
+    weight = synonym_weight
+    table = np.array([[0.0, weight, weight, 1.0, 1.0, 1.0], [0.0, 0.0, weight, 0.0, weight, 1.0]])
+    table.flags.writeable = False
+    return table
+
+
+class _SynonymNumbers(dict[tuple[str, ...], tuple[int, ...]]):
+    """The numbers of the stems in a segment that are the synonyms of a word, computed on first use."""
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        super().__init__()
+        self._numbers = numbers
+
+    def __missing__(self, roots: tuple[str, ...]) -> tuple[int, ...]:
+        if len(self) >= _MAX_SYNONYMS:
+            self.clear()
+        found = self[roots] = tuple([self._numbers[root] for root in roots if root in self._numbers])
+        return found
+
+
+def _synonym_numbers(segment: Segment) -> _SynonymNumbers:
+    """Those of a segment, cached."""
+    if "synonym numbers" not in segment.word_memo:
+        segment.word_memo["synonym numbers"] = _SynonymNumbers(segment.vocabulary.stem_numbers)
+    known: _SynonymNumbers = segment.word_memo["synonym numbers"]
+    return known
+
+
+_MAX_SYNONYMS = 2048
+"""Words whose synonyms are cached for each segment."""
+
+
+def _verb_signal(segment: Segment, named: Sequence[int], slots: _SlotWords, meaning: QueryMeaning) -> list[float]:
+    """1 if a tool does what some clause wants done, -1 if its name says something else, 0 if neither is known.
+
+    `named` has the kinds of the verbs in the name of each tool.
+    """
     found = [-1.0 if kinds else 0.0 for kinds in named]
     asked = 0
     for intent in meaning.intents:
@@ -372,6 +422,9 @@ def _clause_vectors(clauses: Sequence[Sequence[str]], words: Sequence[str], vect
 
     vectors: float32[words, components].
     """
+    if len(clauses) == 1 and len(clauses[0]) == len(words):
+        same = quantize_unit_vectors(np.ones((1, len(words)), dtype=np.float32) @ vectors)
+        return same, same
     number = dict(zip(words, range(len(words)), strict=True))
     often = False
     counts = []

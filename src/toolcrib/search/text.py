@@ -5,9 +5,8 @@ int with one bit per kind. Knows nothing about tools or scores.
 """
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
 from typing import NamedTuple, TypeVar
@@ -75,6 +74,8 @@ def split_identifier(token: str) -> tuple[str, ...]:
         return _split_unicode(token)
     if token.isalpha() and (token.islower() or token[1:].islower()):
         return (token.lower()[:MAX_WORD],)
+    if token.islower() and len(token) <= MAX_WORD:
+        return tuple(_CAMEL.findall(token))
     return tuple([_without_plural(part).lower()[:MAX_WORD] for part in _CAMEL.findall(token)])
 
 
@@ -211,6 +212,15 @@ _UNSPACED_CHAR = re.compile(rf"[{_CJK}{_UNSPACED}]")
 
 _ANALYZED = WordMemo(_analyze, 16_384)
 
+
+def _shown_words(token: str) -> tuple[tuple[str, AnalyzedWord], ...]:
+    """The words of a token, each with what it is called in a reply: as typed, unless the token has several."""
+    words = analyze_token(token)
+    return tuple([(token if len(words) == 1 else word.text, word) for word in words])
+
+
+_SHOWN = WordMemo(_shown_words, 16_384)
+
 _MAX_QUERY = 8_000
 """Characters of a query that are read; the rest is ignored."""
 
@@ -256,8 +266,7 @@ class QueryTerm(NamedTuple):
     """Whether it looks like an argument, such as a person's name: a tool that fits need not know the word."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedQuery:
+class ParsedQuery(NamedTuple):
     """A query split into words, terms and clauses."""
 
     words: tuple[str, ...]
@@ -279,15 +288,17 @@ class ParsedQuery:
         `begins` says whether a name of several words begins with a word; `spells` whether a name is exactly these
         words, joined after `WHOLE_NAME`.
         """
-        for start, (first, word) in enumerate(self.sequence):
-            if spells(WHOLE_NAME + word):
+        sequence = self.sequence
+        for start, (first, word) in enumerate(sequence):
+            name = WHOLE_NAME + word
+            if spells(name):
                 yield word, range(first, first + 1)
             if not begins(word):
                 continue
-            name = WHOLE_NAME + word
-            for count, (last, more) in enumerate(self.sequence[start + 1 : start + _MAX_JOINED_WORDS], 2):
-                if count > _MAX_NAME_WORDS and last != first:
-                    break
+            stop = start + _MAX_NAME_WORDS
+            while stop < len(sequence) and sequence[stop][0] == first and stop < start + _MAX_JOINED_WORDS:
+                stop += 1
+            for last, more in sequence[start + 1 : stop]:
                 name += more
                 if spells(name):
                     yield name[len(WHOLE_NAME) :], range(first, last + 1)
@@ -320,9 +331,9 @@ def _parse(text: str) -> ParsedQuery:
     starts = _TokenStarts(text)
     longest = max(map(len, typed), default=0)
     read = [
-        (place, place, typed[place] if len(words) == 1 else word[0], word)
-        for place, words in enumerate(map(_ANALYZED.__getitem__, typed))
-        for word in words
+        (place, place, shown, word)
+        for place, words in enumerate(map(_SHOWN.__getitem__, typed))
+        for shown, word in words
     ][:_MAX_TERMS]
     sequence = tuple([(place, word[0]) for place, _, _, word in read])
     literals = find_literals(text) if longest >= MIN_HASH or may_have_literals(text, typed) else []
@@ -425,12 +436,15 @@ def _split_clauses(text: str, token_starts: _TokenStarts, words: Sequence[_ReadW
     starts = token_starts.all()
     part: list[str] = []
     parts = [part]
-    borders = [0, *breaks, len(text)]
-    at = bisect_right(breaks, starts[words[0][0]])
+    numbers: list[int] = []
+    """The number of the clause that each token is in."""
+    for number, end in enumerate([*breaks, len(text)]):
+        numbers += [number] * (bisect_left(starts, end) - len(numbers))
+    at = numbers[words[0][0]]
     content_words = 0
     for place, _, _, (word, _, is_content) in words:
-        if not borders[at] <= starts[place] < borders[at + 1]:
-            at = bisect_right(breaks, starts[place])
+        if numbers[place] != at:
+            at = numbers[place]
             if content_words >= _MIN_CLAUSE_WORDS and len(parts) < _MAX_CLAUSES:
                 part = []
                 parts.append(part)

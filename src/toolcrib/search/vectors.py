@@ -334,7 +334,8 @@ class QuantizedRows:
     def products(self, places: Places, query: "QueryVectors") -> Doubles:
         """Dot products of the query's vectors with some rows: float64[vectors, places]."""
         rows = self.values.take(places, axis=0).astype(np.float32)
-        found: Doubles = dot_products(query.values, rows) * query.scales[:, None]
+        found = dot_products(query.values, rows).astype(np.float64)
+        found *= query.scales[:, None]
         found *= self.scales.take(places)
         return found
 
@@ -348,22 +349,25 @@ class QuantizedRows:
         for start in range(0, len(places), step):  # several small products, see `dot_products`
             rows = self.values.take(places[start : start + step], axis=0).astype(np.float32)
             np.matmul(query.values, rows.T, out=found[:, start : start + step])
-        scaled: Doubles = found * query.scales[:, None]
+        scaled = found.astype(np.float64)  # mixing the types would take twice as long
+        scaled *= query.scales[:, None]
         return scaled
 
 
-@dataclass(frozen=True, slots=True)
-class QueryVectors:
+class QueryVectors(NamedTuple):
     """The vectors of a query, in as many bits as exact products allow."""
 
     values: Floats
     """Integers, float32[vectors, components]."""
     scales: Doubles
+    has_zeros: bool = True
+    """Whether some vector may be zero."""
 
     def split(self, count: int) -> tuple["QueryVectors", "QueryVectors"]:
         """Split into the first `count` vectors and the others."""
-        return QueryVectors(self.values[:count], self.scales[:count]), QueryVectors(
-            self.values[count:], self.scales[count:]
+        return (
+            QueryVectors(self.values[:count], self.scales[:count], self.has_zeros),
+            QueryVectors(self.values[count:], self.scales[count:], self.has_zeros),
         )
 
     def take(self, places: Places) -> "QueryVectors":
@@ -400,11 +404,12 @@ def quantize_query(vectors: Floats) -> QueryVectors:
 def quantize_unit_vectors(vectors: Floats) -> QueryVectors:
     """Normalize vectors to unit length and quantize them as vectors of a query; zeros stay zero."""
     levels = _query_levels(vectors.shape[1])
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)).astype(np.float64)
-    largest = np.maximum(np.maximum.reduce(np.abs(vectors), axis=1, initial=0), _TINY).astype(np.float64)
-    values = vectors * (levels / largest)[:, None]
-    values = np.rint(values, out=values).astype(np.float32)
-    return QueryVectors(values, largest / (levels * np.maximum(lengths, _TINY)))
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)).tolist()
+    largest = np.maximum.reduce(np.abs(vectors), axis=1, initial=_TINY).tolist()
+    values = vectors.astype(np.float64)
+    values *= np.array([levels / most for most in largest])[:, None]
+    scales = [most / (levels * max(length, _TINY)) for most, length in zip(largest, lengths, strict=True)]
+    return QueryVectors(np.rint(values, out=values).astype(np.float32), np.array(scales), 0.0 in lengths)
 
 
 @cache
@@ -417,19 +422,14 @@ _MAX_CACHED_ROWS = 2048
 
 
 class WordVectors(NamedTuple):
-    """The vectors of some words, in order."""
+    """The vectors of some words, in order, and more about those of them that tell what is wanted."""
 
     vectors: Floats
     """float32[words, components]."""
-    weights: Floats
-    """The weight of each word; above 0."""
+    weights: Sequence[float]
+    """The weight of each telling word; above 0."""
     coarse: QueryVectors
-    """The leading components of each vector, normalized to unit length."""
-
-    def take(self, places: Sequence[int]) -> "WordVectors":
-        """Copy some rows."""
-        at = np.array(places, dtype=np.intp)
-        return WordVectors(self.vectors.take(at, axis=0), self.weights.take(at), self.coarse.take(at))
+    """The leading components of the vector of each telling word, normalized to unit length."""
 
 
 class WordVectorCache:
@@ -441,42 +441,55 @@ class WordVectorCache:
         self._weights = weights
         self._kept = _WordVectorStore(table.dim)
 
-    def get(self, words: Sequence[str]) -> WordVectors:
-        """Return the vectors of distinct words."""
+    def get(self, words: Sequence[str], telling: Sequence[int]) -> WordVectors:
+        """Return the vectors of distinct words; `telling` has the places of those that tell what is wanted."""
         store = self._kept
         try:
-            return store.rows.take([store.places[word] for word in words])
+            places = [store.places[word] for word in words]
         except KeyError:
-            return self._added(words)
+            return self._added(words, telling)
+        return store.take(places, telling)
 
-    def _added(self, words: Sequence[str]) -> WordVectors:
+    def _added(self, words: Sequence[str], telling: Sequence[int]) -> WordVectors:
         store = self._kept
         missing = [word for word in words if word not in store.places]
-        if store.add(missing, self._worked_out(missing)):
-            return store.rows.take([store.places[word] for word in words])
+        if store.add(missing, *self._worked_out(missing)):
+            return store.take([store.places[word] for word in words], telling)
         self._kept = _WordVectorStore(self._table.dim)
-        return self._worked_out(words)
+        vectors, weights, coarse = self._worked_out(words)
+        rows = np.array(telling, dtype=np.intp)
+        return WordVectors(vectors, [weights[place] for place in telling], coarse.take(rows))
 
-    def _worked_out(self, words: Sequence[str]) -> WordVectors:
+    def _worked_out(self, words: Sequence[str]) -> tuple[Floats, list[float], QueryVectors]:
         vectors = self._table.word_vectors(words)
-        return WordVectors(vectors, self._weights(words), quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS]))
+        return vectors, self._weights(words).tolist(), quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS])
 
 
 class _WordVectorStore:
     """Append-only rows: a row whose place is published never changes."""
 
-    __slots__ = ("_next", "places", "rows")
+    __slots__ = ("_coarse", "_next", "_vectors", "_weights", "places")
 
     def __init__(self, dim: int) -> None:
         self.places: dict[str, int] = {}
         self._next = count()
         short = min(dim, COARSE_COMPONENTS)
-        coarse = QueryVectors(np.zeros((_MAX_CACHED_ROWS, short), np.float32), np.zeros(_MAX_CACHED_ROWS))
-        self.rows = WordVectors(
-            np.zeros((_MAX_CACHED_ROWS, dim), np.float32), np.zeros(_MAX_CACHED_ROWS, np.float32), coarse
+        self._vectors = np.zeros((_MAX_CACHED_ROWS, dim), np.float32)
+        self._weights = [0.0] * _MAX_CACHED_ROWS
+        self._coarse = QueryVectors(np.zeros((_MAX_CACHED_ROWS, short), np.float32), np.zeros(_MAX_CACHED_ROWS))
+
+    def take(self, places: Sequence[int], telling: Sequence[int]) -> WordVectors:
+        """Copy some rows; `telling` has the places of the telling words among them."""
+        rows = np.array(places, dtype=np.intp)
+        chosen = [places[place] for place in telling]
+        weights = self._weights
+        return WordVectors(
+            self._vectors.take(rows, axis=0),
+            [weights[place] for place in chosen],
+            self._coarse.take(np.array(chosen, dtype=np.intp)),
         )
 
-    def add(self, words: Sequence[str], said: WordVectors) -> bool:
+    def add(self, words: Sequence[str], vectors: Floats, weights: Sequence[float], coarse: QueryVectors) -> bool:
         """Add the rows of more words; False if there was not enough room.
 
         Each thread takes a row of its own and publishes its place once it is filled, so two threads may add the same
@@ -486,9 +499,8 @@ class _WordVectorStore:
             place = next(self._next)
             if place >= _MAX_CACHED_ROWS:
                 return False
-            self.rows.vectors[place], self.rows.weights[place] = said.vectors[at], said.weights[at]
-            self.rows.coarse.values[place] = said.coarse.values[at]
-            self.rows.coarse.scales[place] = said.coarse.scales[at]
+            self._vectors[place], self._weights[place] = vectors[at], weights[at]
+            self._coarse.values[place], self._coarse.scales[place] = coarse.values[at], coarse.scales[at]
             self.places[word] = place
         return True
 
