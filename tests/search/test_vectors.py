@@ -1,5 +1,7 @@
 """Vectors: the shipped table and golden vectors, tables of other shapes, eight bits, and the cache of query words."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -72,6 +74,23 @@ def test_the_shipped_file_has_the_recorded_hash_and_its_notice() -> None:
     folder = files("toolcrib.search") / "data"
     assert sha256((folder / "toolvec.npz").read_bytes()).hexdigest() == TABLE_SHA256
     assert "Apache License 2.0" in (folder / "NOTICE").read_text()
+
+
+def test_an_index_without_tools_does_not_read_the_table() -> None:
+    program = """
+import toolcrib.search.vectors as vectors
+from toolcrib.search.engine import search
+from toolcrib.search.index import Index
+from toolcrib.types import Tool
+read, vectors.files = vectors.files, None
+Index.build(())
+table = vectors.default_table()
+print(table.dim)
+vectors.files = read
+print(Index.build([Tool(name="send_mail")]).model.table.knows("mail"), table.word_vectors(["mail"]).shape)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout.splitlines(), done.stderr) == (["256", "True (1, 256)"], "")
 
 
 def test_the_shipped_table_is_read_once() -> None:

@@ -4,6 +4,7 @@ Whatever the state file cannot answer is left to `toolcrib.cli.session`, which a
 listed, stored scripts, an embedder, and a search that a server runs itself.
 """
 
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,6 @@ from types import ModuleType
 from typing import Final
 
 import anyio
-from pydantic_core import to_json
 
 from toolcrib.catalog import Catalog
 from toolcrib.cli.render import check_server, print_description, print_failing, print_search, print_servers, print_tools
@@ -299,7 +299,7 @@ def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, 
         if name not in accepted or name in rejected:
             raise _Unknown
         try:
-            visible = raw if is_plain(to_json(raw)) else with_visible_texts(raw)
+            visible = raw if is_plain(json.dumps(raw).encode()) else with_visible_texts(raw)
             own = without_group(read_entry(visible, server.namespace or server.name))
         except (KeyError, TypeError, ValueError) as error:
             raise _Unknown from error

@@ -85,7 +85,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """The verbs as the help lists them, each with the module below `toolcrib.cli` that has it, or none if this one has."""
 _MODULES: Final = {verb: module for verbs in _SECTIONS.values() for verb, module in verbs.items() if module}
-_GC_THRESHOLD: Final = 100_000
+_GC_THRESHOLD: Final = 500_000
 _CONFIGURED_ADDRESS: Final = ":"
 """An address both of whose halves are what the settings say."""
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -52,6 +52,7 @@ class ProviderFeature(Flag):
     """It has prompts and resources, all of one namespace."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
     """Prompts and resources as a server last listed them: wire JSON, in its order, by the server's own names."""

@@ -86,6 +86,8 @@ _NIBBLE_BITS = 4
 """Bits of a component."""
 
 _MATRIX_RANK = 2
+_PACKAGED_DIM = 256
+"""The components of the table in the package."""
 """Axes of the rows."""
 
 
@@ -129,6 +131,14 @@ class WordPieceTable:
             raise ValueError(
                 f"{len(vocabulary)} pieces, scales of shape {factors.shape} and rows of shape {rows.shape}"
             )
+        self._translate = translate
+        self._memo: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=_MAX_CACHED_WORDS)(self._find)
+        self._fill(vocabulary, rows, factors, idf)
+
+    def _fill(
+        self, vocabulary: Sequence[str], rows: npt.NDArray[np.int8], scales: Floats, idf: npt.ArrayLike | None
+    ) -> None:
+        """Set what the arrays say."""
         self.dim: int = rows.shape[1]
         """The number of components of a vector."""
         weights = np.ones(len(vocabulary)) if idf is None else np.asarray(idf)
@@ -136,15 +146,13 @@ class WordPieceTable:
             raise ValueError(f"{len(vocabulary)} pieces and weights of shape {weights.shape}")
         self._idf: list[float] = [*weights.tolist(), float(weights.max(initial=1.0))]
         self._rows = np.concatenate((rows, np.zeros((1, self.dim), dtype=np.int8)))
-        self._scales: Floats = np.append(factors, np.float32(0))
+        self._scales: Floats = np.append(scales, np.float32(0))
         self._nothing = (len(rows),)
-        self._translate = translate
         inside = [piece.startswith(_CONTINUATION) for piece in vocabulary]
         self._outer = {piece: row for row, piece in enumerate(vocabulary) if not inside[row]}
         self._inner = {piece[len(_CONTINUATION) :]: row for row, piece in enumerate(vocabulary) if inside[row]}
         self._begins = frozenset(piece[0] for piece in self._outer if piece)
         self._longest = max(map(len, chain(self._outer, self._inner)), default=0)
-        self._memo: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=_MAX_CACHED_WORDS)(self._find)
 
     @classmethod
     def load(cls, data: bytes | None = None) -> "WordPieceTable":
@@ -154,7 +162,7 @@ class WordPieceTable:
         `q` = the rows, `s` = their scales, `idf` (optional) = how rare each piece is. With 8 bits `q` is signed; with
         4 a byte holds two components, the low half first, each plus 8. Raises ValueError for anything else.
         """
-        return default_table() if data is None else _read_table(data)
+        return default_table() if data is None else WordPieceTable(*_read_arrays(data))
 
     def pieces(self, word: str) -> tuple[int, ...]:
         """The rows of the pieces of a word: the longest that begins it, then the longest that continues it, and so on.
@@ -175,6 +183,8 @@ class WordPieceTable:
 
     def word_vectors(self, words: Sequence[str]) -> Floats:
         """The vector of each word, not normalized: float32[n, dim]; zero for an unknown word."""
+        if not words:
+            return np.zeros((0, self.dim), dtype=np.float32)
         found = [self._word_pieces(word) or self._nothing for word in words]
         sums = self._floats([pieces[0] for pieces in found])
         more = [(place, piece) for place, pieces in enumerate(found) for piece in pieces[1:]]
@@ -193,6 +203,8 @@ class WordPieceTable:
         >>> bool(get < refund)
         True
         """
+        if not words:
+            return np.zeros(0, dtype=np.float32)
         idf = self._idf
         rarest = [max([idf[piece] for piece in self._word_pieces(word)], default=idf[-1]) for word in words]
         return np.array(rarest, dtype=np.float32)
@@ -260,25 +272,45 @@ class WordPieceTable:
         return np.multiply(self._rows.take(places, axis=0), self._scales.take(places)[:, None], dtype=np.float32)
 
 
+class _PackagedTable(WordPieceTable):
+    """The table in the package. It is read when the first word is looked up, so that an empty index needs no table."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.dim = _PACKAGED_DIM
+        self._translate = english_words
+        self._memo = lru_cache(maxsize=_MAX_CACHED_WORDS)(self._find)
+
+    def __getattr__(self, name: str) -> Any:
+        """Read the file for an attribute that is not set yet."""
+        if name not in WordPieceTable.__slots__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        vocabulary, rows, scales, idf = _read_arrays((files("toolcrib.search") / "data" / "toolvec.npz").read_bytes())
+        self._fill(vocabulary, rows, np.asarray(scales, dtype=np.float32), idf)
+        return getattr(self, name)
+
+
 @cache
 def default_table() -> WordPieceTable:
     """The table in the package, read on first use and shared."""
-    return _read_table((files("toolcrib.search") / "data" / "toolvec.npz").read_bytes(), english_words)
+    return _PackagedTable()
 
 
-def _read_table(data: bytes, translate: Translate | None = None) -> WordPieceTable:
+def _read_arrays(data: bytes) -> tuple[list[str], npt.NDArray[np.int8], npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """The pieces of the file of a table, their rows and scales, and how rare they are, if it says."""
     try:
         with np.load(BytesIO(data), allow_pickle=False) as arrays:
             dim, bits = arrays["meta"].tolist()
             vocabulary = arrays["vocab"].tobytes().decode().split("\n")
-            rows, scales = arrays["q"], arrays["s"]
+            packed, scales = arrays["q"], arrays["s"]
             idf = arrays.get("idf")
     except (BadZipFile, EOFError, KeyError, OSError, TypeError, UnicodeDecodeError, zlib.error) as error:
         raise ValueError(f"not the file of a table: {error}") from error
-    table = WordPieceTable(vocabulary, _unpack_rows(rows, bits), scales, idf, translate=translate)
-    if table.dim != dim:
-        raise ValueError(f"rows of {table.dim} components in a table of {dim}")
-    return table
+    rows = _unpack_rows(packed, bits)
+    if rows.ndim == _MATRIX_RANK and rows.shape[1] != dim:
+        raise ValueError(f"rows of {rows.shape[1]} components in a table of {dim}")
+    return vocabulary, rows, scales, idf
 
 
 def _unpack_rows(rows: npt.NDArray[Any], bits: int) -> npt.NDArray[np.int8]:

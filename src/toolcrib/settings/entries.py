@@ -177,7 +177,7 @@ class ServerEntry(Table):
     required: bool = False
     disabled: bool = False
     enabled: bool = True
-    timeouts: ServerTimeouts = Field(default_factory=ServerTimeouts)
+    timeouts: ServerTimeouts = Field(default_factory=ServerTimeouts.model_construct)
     namespace: NonEmpty | None = None
     protocol: ProtocolName = "auto"
     sessions: SessionMode | None = None

@@ -359,28 +359,28 @@ class ToolcribTable(Table):
     reply_tokens: Natural | None = None
     structured_replies: bool = True
     max_message_bytes: _Bytes | None = None
-    results: ResultsTable = Field(default_factory=ResultsTable)
-    search: Annotated[SearchTable, checked(_engine_problem)] = Field(default_factory=SearchTable)
-    timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable)
-    providers: ProvidersTable = Field(default_factory=ProvidersTable)
-    backoff: BackoffTable = Field(default_factory=BackoffTable)
-    connections: ConnectionsTable = Field(default_factory=ConnectionsTable)
-    calls: CallsTable = Field(default_factory=CallsTable)
+    results: ResultsTable = Field(default_factory=ResultsTable.model_construct)
+    search: Annotated[SearchTable, checked(_engine_problem)] = Field(default_factory=SearchTable.model_construct)
+    timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable.model_construct)
+    providers: ProvidersTable = Field(default_factory=ProvidersTable.model_construct)
+    backoff: BackoffTable = Field(default_factory=BackoffTable.model_construct)
+    connections: ConnectionsTable = Field(default_factory=ConnectionsTable.model_construct)
+    calls: CallsTable = Field(default_factory=CallsTable.model_construct)
     policy: PolicyTable | None = None
-    scripts: ScriptsTable = Field(default_factory=ScriptsTable)
+    scripts: ScriptsTable = Field(default_factory=ScriptsTable.model_construct)
     guards: GuardOptions = Field(default_factory=GuardOptions)
     sessions: SessionOptions = Field(default_factory=SessionOptions)
     local: LocalOptions = Field(default_factory=LocalOptions)
-    http: HttpTable = Field(default_factory=HttpTable)
+    http: HttpTable = Field(default_factory=HttpTable.model_construct)
     auth: AuthOptions = Field(default_factory=AuthOptions)
     secrets: SecretOptions = Field(default_factory=SecretOptions)
-    telemetry: TelemetryTable = Field(default_factory=TelemetryTable)
-    console: ConsoleTable = Field(default_factory=ConsoleTable)
+    telemetry: TelemetryTable = Field(default_factory=TelemetryTable.model_construct)
+    console: ConsoleTable = Field(default_factory=ConsoleTable.model_construct)
     env_file: NonEmpty | None = None
     watch_s: Seconds | None = None
     watch_at_once: bool = False
-    state: StateFileTable = Field(default_factory=StateFileTable)
-    logins: LoginsTable = Field(default_factory=LoginsTable)
+    state: StateFileTable = Field(default_factory=StateFileTable.model_construct)
+    logins: LoginsTable = Field(default_factory=LoginsTable.model_construct)
 
     def fleet(self) -> FleetOptions:
         """How servers are connected."""

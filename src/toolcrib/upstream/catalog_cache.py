@@ -10,15 +10,14 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, TypeVar
 
 import anyio
-from pydantic import TypeAdapter
-from pydantic_core import to_json
 
+from toolcrib.checks import checked
+from toolcrib.errors import InvalidRequest
 from toolcrib.providers.base import Documents
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.types import Rejected, ServerInfo
@@ -26,6 +25,8 @@ from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.pins import PinStore
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _FORMAT: Final = 1
 _END_OF_TIME: Final = 1e11
@@ -56,6 +57,7 @@ class ToolDefinitions:
     """Bytes of the entries as JSON."""
 
 
+@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCatalog:
     """What is known of a server from earlier connections."""
@@ -91,15 +93,29 @@ def _decode(value: Any) -> StoredCatalog:
     """Raises `ValueError`, `KeyError` or `TypeError` for anything but what `_encode` returns."""
     if value["format"] != _FORMAT:
         raise ValueError("it was written by another version")
-    catalog = _validator().validate_python(value["catalog"])
-    if not 0 <= catalog.read_at < _END_OF_TIME:
-        raise ValueError("its time is out of range")
+    stored = value["catalog"]
+    documents = stored["documents"]
+    try:
+        catalog = _made(
+            StoredCatalog,
+            {
+                **stored,
+                "info": _made(ServerInfo, stored["info"]),
+                "rejected": tuple([_made(Rejected, one) for one in stored["rejected"]]),
+                "documents": None if documents is None else _made(Documents, documents),
+            },
+        )
+    except InvalidRequest as error:
+        raise ValueError(error.message) from error
+    if not 0 <= catalog.read_at < _END_OF_TIME or not all(isinstance(name, str) for name in catalog.accepted):
+        raise ValueError("it has a time or a name that cannot be one")
     return catalog
 
 
-@cache
-def _validator() -> TypeAdapter[StoredCatalog]:
-    return TypeAdapter(StoredCatalog)
+def _made(kind: Callable[..., _T], values: Mapping[str, Any]) -> _T:
+    """An object with those of the values that it has fields for: others are of a later version."""
+    known = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # each kind is a dataclass
+    return kind(**{name: values[name] for name in known if name in values})
 
 
 class CatalogCache:
@@ -268,4 +284,8 @@ class ServerCatalog:
 
 
 def _size(documents: Documents | None) -> int:
-    return 0 if documents is None else len(to_json(documents))
+    """About how long the documents are as JSON."""
+    if documents is None:
+        return 0
+    listed = (documents.prompts, documents.resources, documents.templates)
+    return len(json.dumps(listed, ensure_ascii=False, separators=(",", ":"), default=str))
