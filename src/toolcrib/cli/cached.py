@@ -1,22 +1,25 @@
 """The verbs that look at tools, from what the servers listed last: no server is started, and no MCP library loaded.
 
 Whatever the state file cannot answer is left to `toolcrib.cli.session`, which asks the servers: a server that was never
-listed, stored scripts, an embedder, and a search that a server runs itself.
+listed, stored scripts, an embedder, and a search that a server runs itself. Names for completion come from here too.
 """
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 import anyio
 
 from toolcrib.catalog import Catalog
+from toolcrib.cli.arguments import options_of
+from toolcrib.cli.output import first_line
 from toolcrib.cli.render import check_server, print_description, print_failing, print_search, print_servers, print_tools
-from toolcrib.errors import ToolNotFound
+from toolcrib.errors import AmbiguousName, ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.keywords import add_keywords, read_descriptions
 from toolcrib.gateway.options import GatewayOptions
@@ -27,13 +30,14 @@ from toolcrib.gateway.view import View, ViewCache
 from toolcrib.gateway.visibility import unavailable_servers, visible_servers
 from toolcrib.providers.accounts import AccountGroup, account_tool, without_group
 from toolcrib.providers.base import Backend, Provider
-from toolcrib.schema import example
+from toolcrib.schema import example, parameters
 from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer
 from toolcrib.search.past import PastRequests
 from toolcrib.search.text import parse_query
+from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import has_store, make_store
 from toolcrib.state.saved_index import SavedIndex
@@ -307,3 +311,35 @@ def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, 
         if isinstance(tool, Tool):
             tools.append(account_tool(tool, server.group, server.account_name) if server.group else tool)
     return tuple(tools)
+
+
+# -- names for completion ----------------------------------------------------------------------------------------------
+
+
+def server_names(config: Path | None) -> Iterator[tuple[str, str]]:
+    """The namespaces of the configured servers, each with how it is reached."""
+    for server in load_settings(config).servers:
+        yield server.namespace or server.name, server.transport
+
+
+def tool_names(config: Path | None) -> Iterator[tuple[str, str]]:
+    """The ids of the tools that are known without starting a server, each with what it does."""
+    cached = read_cached(load_settings(config))
+    for tool in cached.view(to_search=False).tools() if cached is not None else ():
+        yield tool.id, first_line(tool.description)
+
+
+def parameter_words(config: Path | None, name: str, begun: str) -> Iterator[tuple[str, str]]:
+    """`key=` for each parameter of a tool; once a key is written, `key=value` for each of its options."""
+    cached = read_cached(load_settings(config))
+    if cached is None:
+        return
+    try:
+        schema = cached.view(to_search=False).find(name).tool.input_schema
+    except (ToolNotFound, AmbiguousName):
+        return
+    key, equals, _ = begun.partition("=")
+    if equals:
+        yield from ((f"{key}={option}", "") for option in options_of(key, schema))
+    else:
+        yield from ((f"{one.name}=", one.description) for one in parameters(schema))

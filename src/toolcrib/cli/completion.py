@@ -162,9 +162,9 @@ def complete_parameter(ctx: click.Context, _: click.Parameter, begun: str) -> li
 def _names(ctx: click.Context, function: str, *arguments: str) -> Iterable[Any]:
     """What a function of the module of cached catalogs gives; nothing on any error, since a shell shows none."""
     try:
-        from toolcrib.cli import names  # noqa: PLC0415 - slow
+        from toolcrib.cli import cached  # noqa: PLC0415 - slow
 
-        return list(getattr(names, function)(ctx.params.get("config"), *arguments))
+        return list(getattr(cached, function)(ctx.params.get("config"), *arguments))
     except Exception:  # noqa: BLE001 - a prompt is no place for an error
         return ()
 

@@ -92,22 +92,8 @@ TIMEOUTS: Final[Mapping[str, tuple[TimeoutKind, float]]] = {
 }
 """Clients' keys for timeouts: what each limits, and its unit in seconds."""
 FLAGS: Final = (
-    *(
-        "required",
-        "protocol",
-        "sessions",
-        "trust",
-        "lint",
-        "asks",
-        "prompts",
-        "resources",
-        "show_all",
-        "delegate_search",
-        "retries",
-        "retry_interval_s",
-        "group",
-        "account",
-    ),
+    *("required", "protocol", "sessions", "trust", "lint", "asks", "prompts", "resources", "show_all"),
+    *("delegate_search", "retries", "retry_interval_s", "group", "account"),
 )
 """Our own keys that are options of the server under the same name."""
 _TRANSPORTS: Final[Mapping[str, TransportName]] = {
