@@ -35,6 +35,11 @@ _ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_
 
 
 _REASON_LIMIT: Final = 300
+NESTED_TOO_DEEP: Final = "is nested more than 200 levels deep"
+"""What is wrong with a message, or an entry of a list, that the parser gives up on."""
+_TOO_DEEP: Final = "toolcrib/tooDeep"
+"""The key that marks what stands for such an entry."""
+_LABELS: Final = ("name", "uri", "uriTemplate")
 
 
 _SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
@@ -80,6 +85,17 @@ def is_modern(version: str) -> bool:
 # -- from a server -------------------------------------------------------------------------------------------------
 
 
+def without_depth(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands for a list entry that is nested too deep: its name or URI, and a mark that has it rejected."""
+    kept = {key: value for key, value in entry.items() if key in _LABELS and isinstance(value, str)}
+    return {**kept, _TOO_DEEP: True}
+
+
+def is_too_deep(entry: Any) -> bool:
+    """Whether a list entry was nested too deep to be read."""
+    return isinstance(entry, Mapping) and _TOO_DEEP in entry
+
+
 def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
     """Read one tool of a `tools/list` page. Returns a `Rejected` with the reason if it is invalid.
 
@@ -88,6 +104,8 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
     """
     name = raw.get("name") if isinstance(raw, Mapping) else None
     label = name if isinstance(name, str) and name else "(unnamed)"
+    if is_too_deep(raw):
+        return Rejected(tool=replace_surrogates(label), reason=f"it {NESTED_TOO_DEEP}")
     try:
         mcp_types.Tool.model_validate(raw, by_name=False)
         _check_listable(raw)

@@ -55,3 +55,10 @@ def test_a_format_that_does_not_exist_is_refused_with_those_that_do(unknown: Any
     with pytest.raises(InvalidRequest, match="Use one of openai, openai-responses, anthropic, gemini, mcp") as caught:
         definitions([CLOCK], unknown)
     assert caught.value.suggestions == (("openai",) if unknown == "opnai" else ())
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_what_is_no_tool_is_refused(format_: Format) -> None:
+    given: Any = [{"name": "add"}]
+    with pytest.raises(InvalidRequest, match="must be of type Tool, not dict"):
+        definitions(given, format_)

@@ -178,6 +178,9 @@ async def test_tools_that_cannot_run_are_refused_at_registration() -> None:
         await registry.register_tool(Nothing)
     with pytest.raises(InvalidTool, match="cannot be created without arguments"):
         await registry.register_tool(Needs)
+    with pytest.raises(InvalidTool, match="A lambda has no name"):
+        await registry.register_tool(lambda: 1)
+    assert (await registry.register_tool(lambda: 1, name="one")).name == "one"
     assert (await registry.register_tool(Needs(3), name="three")).name == "three"
 
 

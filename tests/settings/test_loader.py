@@ -15,6 +15,12 @@ SMALL = '{"mcpServers": {"%s": {"command": "run"}}}'
 Loaded = Callable[..., Settings]
 
 
+def test_a_section_in_other_capitals_is_named_as_it_should_be(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpservers": {"a": {"command": "run"}}}')
+    with pytest.raises(SettingsError, match='did you mean "mcpServers"'):
+        load_settings(tmp_path / "mcp.json", environ={})
+
+
 def test_the_folder_comes_before_the_user_and_the_variable_before_all() -> None:
     assert [str(place) for place in search_paths({"HOME": "/home/me"}, Path("/desk"))] == [
         "/desk/toolcrib.toml",

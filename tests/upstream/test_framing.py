@@ -141,6 +141,13 @@ def test_an_invalid_response_becomes_an_error_response(answer: dict[str, Any], c
     assert (found.id, found.error.code, found.error.message) == (4, code, message)
 
 
+def test_a_response_that_is_nested_too_deep_says_so() -> None:
+    line = b'{"jsonrpc": "2.0", "id": 7, "result": ' + b'{"in": ' * 300 + b"1" + b"}" * 301
+    (error,) = run_at_once(parse_line(line))
+    assert isinstance(error, JSONRPCError)
+    assert (error.id, error.error.message) == (7, "its response is nested more than 200 levels deep")
+
+
 BROKEN = {
     "id first": (b'{"jsonrpc": "2.0", "id": 5, "result": {"content": [', 5),
     "no version": (b'{"id":"abc","error":{"code":', "abc"),

@@ -51,6 +51,23 @@ async def test_entries_that_are_not_definitions_are_rejected(entry: object) -> N
         assert [rejected.tool for rejected in server.status.rejected] == ["(unnamed)"]
 
 
+async def test_a_definition_that_is_nested_too_deep_does_not_affect_the_others() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(150):
+        deep = {"type": "object", "properties": {"in": deep}}
+    tools = {"deep": {"inputSchema": deep}, "flat": {"inputSchema": {"type": "object"}}}
+    lists = {"prompts/list": {"prompts": [{"name": "deep", "_meta": deep}, {"name": "flat"}]}}
+    async with server_of(raw(tools=tools, only=["deep", "flat"], lists=lists, capabilities={"prompts": {}})) as server:
+        assert names(server) == ["flat"]
+        assert [(one.tool, one.reason) for one in server.status.rejected] == [
+            ("deep", "it is nested more than 200 levels deep")
+        ]
+        await until(server, lambda: server.documents() is not None)
+        documents = server.documents()
+        assert documents is not None
+        assert list(documents.prompts) == ["flat"]
+
+
 async def test_a_tool_that_is_listed_twice_is_used_once() -> None:
     pages = [{"tools": [tool("a", description="first")], "nextCursor": "1"}, {"tools": [tool("a")]}]
     async with server_of(raw(pages=pages)) as server:

@@ -54,10 +54,11 @@ def request_tools(
     room = _StrictLimits()
     entries = []
     for each in tools:
+        name = table.add(each)
         adapted = adapt_schema(each.input_schema, ANTHROPIC_STRICT if strict else ANTHROPIC)
         if adapted.strict and not room.takes(adapted):
             adapted = adapt_schema(each.input_schema, ANTHROPIC)
-        entries.append(_tool_entry(each, adapted, table.add(each), deferred=each.id in later))
+        entries.append(_tool_entry(each, adapted, name, deferred=each.id in later))
     return entries
 
 

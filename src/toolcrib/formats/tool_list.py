@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, Final
 
-from toolcrib.errors import ToolNotFound
+from toolcrib.errors import InvalidRequest, ToolNotFound
 from toolcrib.names import MAX_WIRE, nearest, wire_name
 from toolcrib.types import Key, Tool
 
@@ -39,7 +39,12 @@ class Names:
             self.add(tool)
 
     def add(self, tool: Tool) -> str:
-        """Add a tool, or replace the one of its key; return its name."""
+        """Add a tool, or replace the one of its key; return its name. Raises `InvalidRequest` for anything else."""
+        if not isinstance(tool, Tool):
+            raise InvalidRequest(
+                f"A tool must be of type Tool, not {type(tool).__name__}.",
+                hint='Such as Tool(name="add", input_schema={...}).',
+            )
         name = self._names.get(tool.key) or self._free(tool.key)
         self._names[tool.key] = name
         self._tools[name] = tool

@@ -42,6 +42,8 @@ class ProcessorRegistry:
         `more` are other fields of `Tool`. Raises `InvalidTool` or `InvalidName`.
         """
         given = name or getattr(tool, "__name__", None) or type(tool).__name__
+        if given == "<lambda>":
+            raise InvalidTool("A lambda has no name.", hint='Give one: name="...".', data={"field": "name"})
         space, dot, own = given.rpartition(".")
         function = _callable_of(tool, given)
         about = {"description": inspect.getdoc(tool), **more} if docstring_of(function) is None else more

@@ -231,7 +231,8 @@ def _top(read: SettingsFile, problems: Problems) -> Mapping[str, Any]:
     if not isinstance(read.value, dict):
         raise SettingsError(f"{read.shown}: must hold an object, not {kind(read.value)}", hint=f"Such as {EXAMPLE}")
     for key in read.value:
-        near = get_close_matches(key, _TOP, n=1, cutoff=0.8)
+        same = [name for name in _TOP if name.casefold() == key.casefold()]
+        near = same or get_close_matches(key, _TOP, n=1, cutoff=0.8)
         if near and near[0] != key:
             problems.warn((key,), f'is ignored; did you mean "{near[0]}"?')
     if "toolcrib" not in read.value and not _holds_servers(read.value):

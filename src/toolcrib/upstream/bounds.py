@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import anyio.lowlevel
 
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.wire import NESTED_TOO_DEEP, without_depth
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
@@ -195,6 +196,13 @@ class _Turns:
             self._left = left
 
 
+class TooDeepError(ValueError):
+    """A message is nested more deeply than can be read."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it {NESTED_TOO_DEEP}")
+
+
 class _ListParser:
     """Walks the two outer levels of a response, and leaves each value below them to the parser.
 
@@ -242,20 +250,23 @@ class _ListParser:
         while self._peek() != "]":
             if found:
                 self._take(",")
-            found.append(self._value())
+            found.append(self._value(is_entry=True))
             if self._since_step > _STEP_CHARS:
                 self._since_step = 0
                 yield
         self._take("]")
         return found
 
-    def _value(self) -> Any:
+    def _value(self, *, is_entry: bool = False) -> Any:
         """Parse the next value whole, with as much of the text as it needs."""
+        decoded: Any = None
         self._peek()
         while True:
             try:
-                _, end = _DECODER.raw_decode(self._text, self._at)
-            except (ValueError, RecursionError) as error:
+                decoded, end = _DECODER.raw_decode(self._text, self._at)
+            except RecursionError as error:
+                raise TooDeepError from error
+            except ValueError as error:
                 end = len(self._text)
                 if self._decoded == len(self._bytes):
                     raise ValueError("it is not valid JSON") from error
@@ -265,7 +276,12 @@ class _ListParser:
             if end - self._at > _MAX_ENTRY_CHARS:
                 raise ValueError("an entry is too large")
             self._extend()
-        value = self._parse(self._text[self._at : end].encode())
+        try:
+            value = self._parse(self._text[self._at : end].encode())
+        except TooDeepError:
+            if not is_entry or not isinstance(decoded, dict):
+                raise
+            value = without_depth(decoded)
         self._since_step += end - self._at
         self._at = end
         return value

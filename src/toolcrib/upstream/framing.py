@@ -22,9 +22,19 @@ from mcp_types import (
 )
 from pydantic_core import from_json
 
-from toolcrib.upstream.bounds import LIST_METHODS, Bounds, Meter, Steps, list_bounds, parse_list, result_bounds
+from toolcrib.upstream.bounds import (
+    LIST_METHODS,
+    Bounds,
+    Meter,
+    Steps,
+    TooDeepError,
+    list_bounds,
+    parse_list,
+    result_bounds,
+)
 from toolcrib.upstream.channel import FAILURE_MARK, FailureKind
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.wire import NESTED_TOO_DEEP
 
 _KEPT_BYTES: Final = 512
 """How much of each end of an oversized line is kept; enough to see its id."""
@@ -53,6 +63,8 @@ _ESCAPE: Final = re.compile(
 _MAX_LISTS: Final = 64
 """Unanswered requests for lists that are remembered."""
 _WHOLE_BYTES: Final = 256 * 1024
+_RECURSION: Final = "recursion limit"
+"""In the parser's error for a text that is nested more than 200 levels deep."""
 """Shorter texts are parsed at once."""
 _LIST_CHANGED: Final = b"/list_changed"
 _NOTICE_BYTES: Final = 300
@@ -237,15 +249,23 @@ def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[l
         return (yield from parse_line(line[start:], is_list=is_list)) if start >= 0 else []
     try:
         value = yield from parse_in_steps(line, is_list=is_list)
-    except ValueError:
-        return _error_response(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], "its response is not valid JSON")
+    except ValueError as error:
+        problem = NESTED_TOO_DEEP if isinstance(error, TooDeepError) else "is not valid JSON"
+        return _error_response(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], f"its response {problem}")
     return list(_messages(value))
 
 
 def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
-    """Parse a message as `parse_json` does, but a long list entry by entry. Raises `ValueError`."""
+    """Parse a message as `parse_json` does, but a list that is long, or nested too deep, entry by entry.
+
+    Raises `ValueError`.
+    """
     if len(text) <= _WHOLE_BYTES:
-        return parse_json(text)
+        try:
+            return parse_json(text)
+        except TooDeepError:
+            if not is_list:
+                raise
     yield  # after the reader has put the parts together
     if is_list:
         return (yield from parse_list(text, parse_json))
@@ -257,14 +277,16 @@ def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
 def parse_json(text: bytes) -> Any:
     """Parse a JSON text. Unpaired surrogates, which would make it invalid, become replacement characters.
 
-    Raises `ValueError`.
+    Raises `ValueError`, which is a `TooDeepError` for one that is nested too deep.
 
     >>> parse_json(rb'["\\ud83d", "\\ud83e\\udd80", "\\\\ud83d"]') == ["\\ufffd", "\\U0001f980", "\\\\ud83d"]
     True
     """
     try:
         return _load_json(text)
-    except ValueError:
+    except ValueError as error:
+        if _RECURSION in str(error):
+            raise TooDeepError from error
         if not _may_hold_surrogates(text):
             raise
     return _load_json(_replace_surrogates(text))

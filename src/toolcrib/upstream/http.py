@@ -23,7 +23,15 @@ from mcp_types import METHOD_NOT_FOUND
 from pydantic_core import to_json
 
 from toolcrib._version import VERSION
-from toolcrib.upstream.bounds import LIST_METHODS, Bounds, list_bounds, result_bounds, run_in_steps, take_turn
+from toolcrib.upstream.bounds import (
+    LIST_METHODS,
+    Bounds,
+    TooDeepError,
+    list_bounds,
+    result_bounds,
+    run_in_steps,
+    take_turn,
+)
 from toolcrib.upstream.channel import (
     CLIENT_NOTIFICATIONS,
     INVALID_RESPONSE,
@@ -47,7 +55,7 @@ from toolcrib.upstream.http_pool import AiohttpTransport
 from toolcrib.upstream.http_transport import AuthTransport, byte_chunks
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
-from toolcrib.wire import CLIENT_CAPABILITIES
+from toolcrib.wire import CLIENT_CAPABILITIES, NESTED_TOO_DEEP
 
 _MAX_CALL_HEADERS: Final = 256
 _IO_TIMEOUT_S: Final = 30.0
@@ -242,7 +250,7 @@ class DirectCaller:
             try:
                 return result_of(parse_json(response))
             except ValueError as error:
-                raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
+                raise _unreadable(error) from error
 
         async def read_rest(exchange: Exchange | None) -> dict[str, Any]:
             try:
@@ -499,7 +507,12 @@ async def _read_message(body: bytes, status: int, bounds: Bounds) -> dict[str, A
     try:
         return result_of(await run_in_steps(parse_in_steps(body, is_list=bounds.in_steps)), _problem_of(status))
     except ValueError as error:
-        raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: ValueError) -> ExchangeError:
+    reason = f"its response {NESTED_TOO_DEEP}" if isinstance(error, TooDeepError) else NO_MESSAGE
+    return ExchangeError(FailureKind.ANSWER, reason)
 
 
 async def _answer(method: str, params: Mapping[str, Any], exchange: Exchange | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.negotiation import TASKS_VERSION, HeaderMap
 from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
-from toolcrib.wire import is_encodable, is_loop, mark_listed, read_tool
+from toolcrib.wire import NESTED_TOO_DEEP, is_encodable, is_loop, is_too_deep, mark_listed, read_tool
 
 logger = logging.getLogger(__name__)
 
@@ -496,6 +496,10 @@ class DocumentLister:
 
 def _entry_problem(what: _ListSpec, entry: Any) -> str:
     """Return why an entry cannot be listed to every client, by field, without its value; empty if it can."""
+    return f"it {NESTED_TOO_DEEP}" if is_too_deep(entry) else _invalid_field(what, entry)
+
+
+def _invalid_field(what: _ListSpec, entry: Any) -> str:
     try:
         methods.validate_server_result(what.method, LATEST_HANDSHAKE_VERSION, {what.entries: [entry]})
         methods.validate_server_result(what.method, LATEST_MODERN_VERSION, {what.entries: [entry], **_MODERN_FIELDS})
