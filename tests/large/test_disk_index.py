@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.retrieval.loading import cases, tools
 
 from toolcrib.errors import AmbiguousName, MissingExtra, SettingsError, StateUnavailable, ToolNotFound
@@ -130,6 +132,61 @@ def test_an_index_whose_tools_were_changed_and_removed_opens_without_making_its_
 def test_an_empty_index_finds_nothing(tmp_path: Path) -> None:
     with DiskIndex(tmp_path) as empty:
         assert (len(empty), ids(empty.search("file")), ids(empty.search(""))) == (0, [], [])
+
+
+VERBS, THINGS = ["create", "delete", "erase", "list", "send"], ["issue", "invoice", "customer", "file", "message"]
+WORDS = st.sampled_from([*VERBS, *THINGS, "weather", "pull", "request"])
+TEXTS = st.lists(WORDS, min_size=1, max_size=8).map(" ".join)
+TOOLS = st.lists(
+    st.builds(
+        Tool,
+        name=st.lists(WORDS, min_size=1, max_size=4).map("_".join),
+        namespace=st.sampled_from(["", "shop", "git"]),
+        description=TEXTS,
+        input_schema=st.builds(
+            lambda name, text: {"type": "object", "properties": {name: {"type": "string", "description": text}}},
+            WORDS,
+            TEXTS,
+        ),
+    ),
+    min_size=1,
+    max_size=16,
+    unique_by=lambda tool: tool.id,
+)
+QUERIES = st.lists(WORDS | st.sampled_from(["isue", "custmoer", "mesage", "mail", "qqqq", "."]), max_size=8).map(
+    " ".join
+)
+
+
+@pytest.fixture(scope="module")
+def reused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DiskIndex]:
+    with DiskIndex(tmp_path_factory.mktemp("reused")) as made:
+        yield made
+
+
+@given(TOOLS, QUERIES)
+@settings(max_examples=30)
+def test_few_tools_are_ranked_and_explained_exactly_as_in_memory(
+    reused: DiskIndex, tools: list[Tool], text: str
+) -> None:
+    def shown(reply: SearchReply) -> list[object]:
+        return [(hit.tool, round(hit.score, 9), tuple(hit.reasons), hit.matched, hit.parts) for hit in reply.hits]
+
+    reused.replace(tools)
+    request = asked(text, explain=True)
+    expected, found = search(Index.build(tools), request), reused.search(request)
+    assert shown(found) == shown(expected)
+    assert (found.unmatched, found.note.split(";")[0]) == (expected.unmatched, expected.note.split(";")[0])
+
+
+def test_among_many_a_tool_that_shares_no_word_with_the_request_is_found_until_it_is_removed(tmp_path: Path) -> None:
+    money = Tool(name="convert_currency", namespace="bank", description="Converts money.")
+    others = [Tool(name=f"print_page_{number}", description="Prints the page of a book.") for number in range(900)]
+    with DiskIndex(tmp_path) as many:
+        many.update([*others[:450], money, *others[450:]])
+        assert ids(many.search("exchange dollars"))[:1] == [money.id]
+        many.update(remove=[money.id])
+        assert money.id not in ids(many.search("exchange dollars"))
 
 
 # -- filters -----------------------------------------------------------------------------------------------------------

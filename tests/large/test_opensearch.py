@@ -90,6 +90,7 @@ def test_candidates_are_searched_by_weighted_words_and_by_the_meaning_of_each_cl
     query = CandidateQuery(
         words={"invoic": 3.5, "bill": 1.2},
         names={"=getinvoice": 6.0},
+        stems=frozenset({"invoic", "bill", "=getinvoice"}),
         vectors=QueryVectors(np.array([[254, -127, 0], [0, 0, 0]], np.float32), np.array([1.0, 1.0])),
         filters=Filters(
             namespaces=frozenset({"shop"}),
@@ -97,7 +98,8 @@ def test_candidates_are_searched_by_weighted_words_and_by_the_meaning_of_each_cl
             read_only=True,
             visibility=frozenset({Visibility.NATIVE}),
         ),
-        count=20,
+        compared=20,
+        wanted=10,
     )
     passing = [
         {"term": {"findable": True}},

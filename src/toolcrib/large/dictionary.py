@@ -131,6 +131,12 @@ class Dictionary:
         """The stem of a word."""
         return self.stems[int(self._word_stems[word])]
 
+    def have_stem(self, words: Ints, stems: Iterable[str]) -> npt.NDArray[np.bool_]:
+        """Mark the words that have one of some stems."""
+        wanted = np.zeros(len(self.stems), dtype=np.bool_)
+        wanted[[number for stem in stems if (number := self._stem_numbers.get(stem)) is not None]] = True
+        return wanted[self.stems_of(words)]
+
     def coarse(self, numbers: Ints, size: int) -> QuantizedRows:
         """The short vectors of some words, then rows of zeros up to `size` rows."""
         found = QuantizedRows(np.zeros((size, self._coarse.values.shape[1]), np.int8), np.ones(size, dtype=np.float32))

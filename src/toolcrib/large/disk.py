@@ -58,7 +58,7 @@ from toolcrib.types import Filters, SearchReply, SearchRequest, Tool
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The version of the files."""
 
 _SLICE: Final = 4_000
@@ -67,11 +67,14 @@ _SLICE: Final = 4_000
 _MERGED: Final = 20_000
 """After more changes than these, the parts of the search index are merged."""
 
-_BY_WORDS: Final = 1_000
+_BY_WORDS: Final = 500
 """Tools that are compared by words and the estimate of their meaning."""
 
 _CHUNK: Final = 65_536
 """Sketches that are compared at once, so that they stay in the processor's cache."""
+
+_SAMPLE: Final = 16_384
+"""Sketches that are counted by how much they differ from the query's."""
 
 _MAX_PASSING: Final = 5_000
 """If at most so many tools pass the filters, the meaning of each is compared."""
@@ -180,12 +183,12 @@ class DiskIndex:
 
     def _write_postings(self, postings: Postings, rows: Sequence[int]) -> None:
         records = self._store.records(rows)
-        tools = self._store.tools([record.key.id for record in records.values()])
+        tools = self._store.tools([record.id for record in records.values()])
         dim = self._model.table.dim
         postings.write(
             rows,
             (
-                (row, tools[one.key.id], one.whole_name, weights_of(one, self._dictionary, dim))
+                (row, tools[one.id], one.whole_name, weights_of(one, self._dictionary, dim))
                 for row, one in records.items()
                 if self._alive[row]
             ),
@@ -391,41 +394,47 @@ class DiskIndex:
         """All words with their statistics, whatever is searched for."""
         return self._view
 
-    def find(self, query: CandidateQuery) -> Segment:
+    def find(self, queries: Sequence[CandidateQuery]) -> Segment:
         """Find the tools that fit best by words and meaning: by an estimate of that first, then by the cosine."""
-        rows, scores = self._postings.best(query.words, query.names, query.filters, max(_BY_WORDS, query.count))
-        alive = self._alive[rows]
-        rows, scores = rows[alive], scores[alive]
-        near = self._nearest(query)
-        near = near[~np.isin(near, rows)]
-        rows = np.concatenate([rows, near])
-        lexical = np.concatenate([scores, np.zeros(len(near), np.float32)])
+        found = {one.id: one for query in queries for one in self._best(query)}
+        stems = queries[0].stems.union(*[query.stems for query in queries])
+        return join_records([*found.values()], self._dictionary, stems, model=self._model, options=self._options)
+
+    def _best(self, query: CandidateQuery) -> Sequence[Record]:
+        wanted = _wanted_sketch(query.vectors)
+        rows, scores = self._postings.best(query.words, query.names, query.filters, max(_BY_WORDS, query.compared))
+        if not self._alive[rows].all():
+            rows, scores = rows[self._alive[rows]], scores[self._alive[rows]]
+        known = {*rows.tolist()}
+        near = [row for row in self._nearest(query, wanted).tolist() if row not in known]
+        rows = np.concatenate([rows, np.array(near, dtype=np.int64)])
+        # The score of a tool that is not among the best by words is unknown: 0 to the least of theirs.
+        unknown = scores.min(initial=np.inf) / 2 if len(scores) >= _BY_WORDS else 0.0
+        lexical = np.full(len(rows), unknown, dtype=np.float32)
+        lexical[: len(scores)] = scores
         lexical /= max(float(lexical.max(initial=0.0)), _TINY)
         share = np.float32(self._options.semantic_share)
-        estimates = estimate_cosines(self._sketches[:, rows], _wanted_sketch(query.vectors))
-        best = _highest(lexical + share * estimates, query.count)
-        rows, lexical = rows[best], lexical[best]
-        records = self._store.records(rows.tolist())
-        known = [place for place, row in enumerate(rows.tolist()) if row in records]
-        found = [records[row] for row in rows[known].tolist()]
-        bases = lexical[known] + share * cosines(found, query.vectors, self._model.table.dim)
-        chosen = [found[place] for place in _highest(bases, query.count // 2).tolist()]
-        return join_records(chosen, self._dictionary, model=self._model, options=self._options)
+        best = _highest(lexical + share * estimate_cosines(self._sketches[:, rows], wanted), query.compared)
+        lexical_by_row = dict(zip(rows[best].tolist(), lexical[best].tolist(), strict=True))
+        records = self._store.records([*lexical_by_row])
+        found = [*records.values()]
+        bases = share * cosines(found, query.vectors, self._model.table.dim)
+        bases += [lexical_by_row[row] for row in records]
+        return [found[place] for place in _highest(bases, query.wanted).tolist()]
 
-    def _nearest(self, query: CandidateQuery) -> Rows:
+    def _nearest(self, query: CandidateQuery, wanted: npt.NDArray[np.uint64]) -> Rows:
         """The tools whose sketches are nearest to the query's, among those that pass the filters."""
-        wanted = _wanted_sketch(query.vectors)
         if not wanted.size:
             return np.zeros(0, dtype=np.int64)
         if query.filters == _NO_FILTERS:
-            return _nearest_rows(self._sketches, self._alive, wanted, query.count)
+            return _nearest_rows(self._sketches, self._alive, wanted, query.compared)
         count, rows = self._postings.passing(query.filters, _MAX_PASSING)
         if count <= _MAX_PASSING:
             rows = rows[self._alive[rows]]
-            near = _nearest_rows(self._sketches[:, rows], np.ones(len(rows), np.bool_), wanted, query.count)
+            near = _nearest_rows(self._sketches[:, rows], np.ones(len(rows), np.bool_), wanted, query.compared)
             return rows[near]
         near = _nearest_rows(self._sketches, self._alive, wanted, _MAX_PASSING)
-        return self._postings.filtered(near.tolist(), query.filters)[: query.count]
+        return self._postings.filtered(near.tolist(), query.filters)[: query.compared]
 
     def first_by_id(self, filters: Filters, limit: int) -> tuple[int, Sequence[Tool]]:
         """Count the tools that pass the filters, and list the first ones by id."""
@@ -461,35 +470,44 @@ def _wanted_sketch(vectors: QueryVectors) -> npt.NDArray[np.uint64]:
 def _nearest_rows(
     sketches: npt.NDArray[np.uint64], alive: npt.NDArray[np.bool_], wanted: npt.NDArray[np.uint64], count: int
 ) -> Rows:
-    """The places of about `count` sketches with the fewest bits that differ from those of one of the clauses."""
-    size = sketches.shape[1]
-    differ = np.empty(size, dtype=np.uint8)
-    for start in range(0, size, _CHUNK):
-        part = sketches[:, start : start + _CHUNK]
-        least = _differing_bits(part, wanted[:, 0])
-        for clause in range(1, wanted.shape[1]):
-            np.minimum(least, _differing_bits(part, wanted[:, clause]), out=least)
-        differ[start : start + _CHUNK] = least
-    differ[~alive[:size]] = 255
-    counts = np.bincount(differ[:: max(1, size // _CHUNK)], minlength=256)  # a sample says where to cut
-    share = count * counts.sum() / max(1, size)
-    edge = int(np.searchsorted(counts.cumsum(), share))
-    found = np.flatnonzero(differ <= min(edge, 254))
-    while len(found) < count and edge < _BITS:
-        edge += 2
-        found = np.flatnonzero(differ <= min(edge, 254))
+    """The places of the `count` sketches with the fewest bits that differ from those of one of the clauses."""
+    differ = _differing_bits(sketches, wanted)
+    differ[~alive[: len(differ)]] = _NEVER
+    found = _lowest(differ, count)
     if len(found) > count:
         found = found[np.argsort(differ[found], kind="stable")[:count]]
     return found.astype(np.int64)
 
 
+def _differing_bits(sketches: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    """How many bits of each sketch differ from those of the nearest clause."""
+    found = np.empty(sketches.shape[1], dtype=np.uint8)
+    for start in range(0, len(found), _CHUNK):
+        first, second = sketches[:, start : start + _CHUNK]
+        least = found[start : start + _CHUNK]
+        least.fill(_NEVER)
+        for wanted_first, wanted_second in wanted.T:
+            differ = np.bitwise_count(first ^ wanted_first)
+            differ += np.bitwise_count(second ^ wanted_second)
+            np.minimum(least, differ, out=least)
+    return found
+
+
+def _lowest(values: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.intp]:
+    """The places of the lowest values: of `count` or more, and of none that is `_NEVER`."""
+    counts = np.bincount(values[:: max(1, len(values) // _SAMPLE)], minlength=256)  # a sample says where to cut
+    edge = int(np.searchsorted(counts.cumsum(), count * counts.sum() / max(1, len(values))))
+    found = np.flatnonzero(values <= min(edge, _NEVER - 1))
+    while len(found) < count and edge < _BITS:
+        edge += 2
+        found = np.flatnonzero(values <= min(edge, _NEVER - 1))
+    return found
+
+
 _BITS: Final = 128
 
-
-def _differing_bits(sketches: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-    found: npt.NDArray[np.uint8] = np.bitwise_count(sketches[0] ^ wanted[0])
-    found += np.bitwise_count(sketches[1] ^ wanted[1])
-    return found
+_NEVER: Final = 255
+"""The difference of a tool that is gone."""
 
 
 def _analyze(tools: Sequence[Tool], options: SearchOptions) -> AnalyzedSlice:

@@ -184,13 +184,13 @@ def candidate_searches(query: CandidateQuery) -> list[dict[str, Any]]:
         {"constant_score": {"filter": {"term": {"whole": name}}, "boost": weight}}
         for name, weight in query.names.items()
     ]
-    source = {"size": query.count, "track_total_hits": False, "_source": ["definition", "meaning", "meaning_scale"]}
+    source = {"size": query.compared, "track_total_hits": False, "_source": ["definition", "meaning", "meaning_scale"]}
     found = []
     if words or names:
         lexical = {"should": words + names, "minimum_should_match": 1, "filter": passing}
         found.append({**source, "query": {"bool": lexical}})
     for vector in _byte_vectors(query.vectors):
-        near = {"vector": vector, "k": query.count, "filter": {"bool": {"filter": passing}}}
+        near = {"vector": vector, "k": query.compared, "filter": {"bool": {"filter": passing}}}
         found.append({**source, "query": {"knn": {"meaning": near}}})
     return found
 
@@ -440,18 +440,22 @@ class OpenSearchIndex:
         """All words with their statistics, whatever is searched for."""
         return self._view
 
-    def find(self, query: CandidateQuery) -> Segment:
-        """Find the tools that fit best by words and meaning, in one request."""
+    def find(self, queries: Sequence[CandidateQuery]) -> Segment:
+        """Find the tools that fit best by words and meaning, in one request for each query."""
+        tools = {tool.id: tool for query in queries for tool in self._best(query)}
+        return Segment.build([*tools.values()], model=self._model, options=self._options)
+
+    def _best(self, query: CandidateQuery) -> Sequence[Tool]:
         searches = candidate_searches(query)
         answers = self._searched(searches) if searches else []
         found = read_candidates(answers, self._model.table.dim, by_words=bool(query.words or query.names))
         if not found.tools:
-            return Segment.build((), model=self._model, options=self._options)
+            return ()
         places = np.arange(len(found.tools))
         bases = found.lexical / max(float(found.lexical.max()), _TINY)
         bases += self._options.semantic_share * found.meaning.products(places, query.vectors).max(axis=0)
-        best = np.argsort(-bases, kind="stable")[: query.count // 2].tolist()
-        return Segment.build([found.tools[place] for place in best], model=self._model, options=self._options)
+        best = np.argsort(-bases, kind="stable")[: query.wanted].tolist()
+        return [found.tools[place] for place in best]
 
     def _searched(self, searches: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Run several searches in one request. Raises `StateUnavailable` if one of them fails."""

@@ -6,7 +6,7 @@ with them, an occurrence then counts about as much as in BM25F with the weights 
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,12 @@ _STRONG: Final = 0.6
 
 _WEAK: Final = 0.45
 """What an occurrence in the field `weak` counts, relative to one in `strong`."""
+
+_WORD_FIELDS: Final = (("strong", 1.0, 10), ("weak", _WEAK, 50))
+"""What an occurrence in each field counts, and in one of how many tools a common stem is."""
+
+_ENOUGH: Final = 4
+"""Common stems are left out if the others have so many times as many occurrences as tools are wanted."""
 
 _HEAP_BYTES: Final = 100_000_000
 """Memory of the writer while many tools are added."""
@@ -51,8 +57,9 @@ class Postings:
         self._tantivy = load_tantivy()
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._schema = self._made_schema()
         try:
-            self._index: Any = self._tantivy.Index(self._schema(), str(folder))
+            self._index: Any = self._tantivy.Index(self._schema, str(folder))
             self._searcher: Any = self._index.searcher()
         except (ValueError, OSError) as error:
             raise self._damaged(error) from error
@@ -64,7 +71,7 @@ class Postings:
             hint="Delete that folder: it is made again from the tools beside it.",
         )
 
-    def _schema(self) -> Any:
+    def _made_schema(self) -> Any:
         builder = self._tantivy.SchemaBuilder()
         for name in ("strong", "weak"):
             builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
@@ -96,7 +103,7 @@ class Postings:
         writer = self._open_writer()
         gone = list(remove)
         if gone:  # a term would be of a signed number, which no document has
-            writer.delete_documents_by_query(self._tantivy.Query.term_set_query(self._index.schema, "row", gone))
+            writer.delete_documents_by_query(self._tantivy.Query.term_set_query(self._schema, "row", gone))
         for row, tool, whole, weights in add:
             writer.add_document(self._document(row, tool, whole, weights))
 
@@ -152,21 +159,44 @@ class Postings:
         self, words: Mapping[str, float], names: Mapping[str, float], filters: Filters, count: int
     ) -> tuple[Rows, Floats]:
         """Find the tools with the highest sum of weights of their words: their numbers and scores, best first."""
-        searcher, clauses = self._searcher, []
-        tools = searcher.num_docs
-        for stem, weight in words.items():
-            for field, share in (("strong", 1.0), ("weak", _WEAK)):
-                if found := searcher.doc_freq(field, stem):
-                    clauses.append(self._term(field, stem, weight * share / _idf(tools, found)))
-        for name, weight in names.items():
-            if found := searcher.doc_freq("whole", name):
-                clauses.append(self._term("whole", name, 2 * weight / _idf(tools, found)))
+        searcher = self._searcher
+        clauses = [
+            self._term(field, value, boost)
+            for field, value, boost in self._weighted_terms(searcher, words, names, count)
+        ]
         if not clauses:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         should = self._tantivy.Occur.Should
         query = self._tantivy.Query.boolean_query([(should, clause) for clause in clauses])
         hits = self._hits(searcher, self._filtered(query, filters), count)
-        return self._rows(searcher, [address for _, address in hits]), np.array([s for s, _ in hits], dtype=np.float32)
+        if not hits:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+        scores, addresses = zip(*hits, strict=True)
+        return self._rows(searcher, [*addresses]), np.array(scores, dtype=np.float32)
+
+    @staticmethod
+    def _weighted_terms(
+        searcher: Any, words: Mapping[str, float], names: Mapping[str, float], count: int
+    ) -> Iterator[tuple[str, str, float]]:
+        """Field, value and boost of each term to look for.
+
+        Every tool with one of the terms is scored, so the common ones take most of the time, and say least. They are
+        left out if there are several times as many tools as wanted without them.
+        """
+        tools = searcher.num_docs
+        terms = [
+            (field, stem, weight * share, found, found * rarity > tools)
+            for stem, weight in words.items()
+            for field, share, rarity in _WORD_FIELDS
+            if (found := searcher.doc_freq(field, stem))
+        ]
+        rare = sum(found for *_, found, is_common in terms if not is_common)
+        for field, stem, weight, found, is_common in terms:
+            if not is_common or rare < _ENOUGH * count:
+                yield field, stem, weight / _idf(tools, found)
+        for name, weight in names.items():
+            if found := searcher.doc_freq("whole", name):
+                yield "whole", name, 2 * weight / _idf(tools, found)
 
     def passing(self, filters: Filters, limit: int) -> tuple[int, Rows]:
         """Count the tools that pass filters, and list the numbers of up to `limit` of them."""
@@ -177,14 +207,14 @@ class Postings:
     def filtered(self, rows: Sequence[int], filters: Filters) -> Rows:
         """Keep the tools that pass the filters."""
         searcher = self._searcher
-        query = self._tantivy.Query.term_set_query(self._index.schema, "row", list(rows))
+        query = self._tantivy.Query.term_set_query(self._schema, "row", list(rows))
         found = searcher.search(self._filtered(query, filters), max(1, len(rows)), count=False)
         return self._rows(searcher, [address for _, address in found.hits])
 
     def _term(self, field: str, value: str, boost: float) -> Any:
         query = self._tantivy.Query
         option = "freq" if field in {"strong", "weak"} else "basic"
-        return query.boost_query(query.term_query(self._index.schema, field, value, option), boost)
+        return query.boost_query(query.term_query(self._schema, field, value, option), boost)
 
     def _hits(self, searcher: Any, query: Any, count: int) -> list[Any]:
         try:
@@ -211,7 +241,7 @@ class Postings:
         return query_type.boolean_query([(occur, query), *clauses])
 
     def _any(self, field: str, values: Iterable[str]) -> Any:
-        return self._tantivy.Query.term_set_query(self._index.schema, field, list(values))
+        return self._tantivy.Query.term_set_query(self._schema, field, list(values))
 
 
 def _read_only(value: bool) -> str:  # noqa: FBT001 - one value of a tool

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from toolcrib.search.features import (
     WordFeatures,
     default_semantic_model,
 )
-from toolcrib.search.options import SearchOptions
+from toolcrib.search.options import Field, SearchOptions
 from toolcrib.search.segment import Segment
 from toolcrib.search.text import WHOLE_NAME
 from toolcrib.search.vectors import QuantizedRows, QueryVectors
@@ -58,11 +58,11 @@ def row_type(dim: int) -> np.dtype[Any]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What the ranking reads of one tool."""
 
-    key: Key
+    id: str
+    namespace: str
     whole_name: str
     """The name as one word; empty if it has only one."""
     row: bytes
@@ -72,11 +72,10 @@ class Record:
     words: bytes
     """The words of all fields."""
 
-    def sketch(self, dim: int) -> bytes:
-        """The SimHash of the tool's meaning."""
-        kind = row_type(dim)
-        found: bytes = np.frombuffer(self.row, kind)["sketch"].tobytes()
-        return found
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.id[len(self.namespace) + 1 :] if self.namespace else self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,10 @@ class AnalyzedSlice:
         self.words["word"] = numbers[self.words["word"]]
         return [
             AnalyzedTool(
-                Record(key, whole, self.rows[place].tobytes(), pairs, self.words[start:stop].tobytes()), weights
+                Record(
+                    key.id, key.namespace, whole, self.rows[place].tobytes(), pairs, self.words[start:stop].tobytes()
+                ),
+                weights,
             )
             for place, (key, whole, pairs, weights, (start, stop)) in enumerate(
                 zip(self.keys, self.whole_names, self.pairs, self.weights, pairwise(self.bounds), strict=True)
@@ -200,23 +202,29 @@ def cosines(records: Sequence[Record], vectors: QueryVectors, dim: int) -> npt.N
 
 
 def join_records(
-    records: Sequence[Record], dictionary: Dictionary, *, model: SemanticModel, options: SearchOptions
+    records: Sequence[Record],
+    dictionary: Dictionary,
+    stems: frozenset[str],
+    *,
+    model: SemanticModel,
+    options: SearchOptions,
 ) -> Segment:
-    """Make a segment of some tools. Of their definitions, it has namespaces and names alone."""
+    """Make a segment of some tools. Of their definitions, it has namespaces and names alone.
+
+    Of their words, it counts those of names and those with one of the stems, which may be whole names.
+    """
     if not records:
         return Segment.build((), model=model, options=options)
     rows = np.frombuffer(b"".join([record.row for record in records]), row_type(model.table.dim))
-    words, positions = _concatenated([record.words for record in records], _WORD)
+    words, positions = _wanted_words(records, dictionary, stems)
     pairs, pair_positions = _concatenated([record.pairs for record in records], _PAIR)
     used = np.unique(np.concatenate([words["word"], rows["slots"].ravel()]))
     used = used[used >= 0]
     vocabulary = _vocabulary(used, dictionary)
     numbers = np.searchsorted(used, words["word"]).astype(np.int32)
-    is_whole = words["word"] < 0
-    numbers[is_whole] = [
-        vocabulary.number(records[place].whole_name, records[place].whole_name)
-        for place in positions[is_whole].tolist()
-    ]
+    for at in np.flatnonzero(words["word"] < 0).tolist():
+        name = records[positions[at]].whole_name
+        numbers[at] = vocabulary.number(name, name)
     order = np.argsort(pairs, kind="stable")
     features = ToolFeatures(
         meaning=QuantizedRows(rows["meaning"], rows["meaning_scale"]),
@@ -230,10 +238,43 @@ def join_records(
         pair_keys=pairs[order],
         pair_positions=pair_positions[order],
     )
-    tools = [Tool(name=record.key.name, namespace=record.key.namespace) for record in records]
     occurrences = _sorted_occurrences(vocabulary, numbers, positions, words)
     known = _word_features(used, vocabulary, dictionary)
-    return Segment(tools, occurrences, rows["norms"], vocabulary, features, known, model, options)
+    ids = [record.id for record in records]
+    tools = _NamedTools(records)
+    return Segment(tools, occurrences, rows["norms"], vocabulary, features, known, model, options, ids=ids)
+
+
+class _NamedTools(Sequence[Tool]):
+    """Tools of which only the names are known, made when they are read: most candidates never are."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, place: int) -> Tool: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Tool]: ...
+    def __getitem__(self, place: int | slice) -> Tool | Sequence[Tool]:
+        if isinstance(place, slice):
+            return _NamedTools(self._records[place])
+        record = self._records[place]
+        return Tool(name=record.name, namespace=record.namespace)
+
+
+def _wanted_words(
+    records: Sequence[Record], dictionary: Dictionary, stems: frozenset[str]
+) -> tuple[npt.NDArray[Any], Ints]:
+    """The words of the tools that are in their names or have one of the stems, and the position of the tool of each."""
+    words, positions = _concatenated([record.words for record in records], _WORD)
+    named = np.array([record.whole_name in stems for record in records], dtype=np.bool_)
+    numbers = words["word"]
+    wanted = dictionary.have_stem(np.maximum(numbers, 0), stems) | (words["field"] == Field.NAME)
+    wanted = np.where(numbers < 0, named[positions], wanted)
+    return words[wanted], positions[wanted]
 
 
 def _concatenated(parts: Sequence[bytes], kind: np.dtype[Any]) -> tuple[npt.NDArray[Any], Ints]:
@@ -245,13 +286,10 @@ def _concatenated(parts: Sequence[bytes], kind: np.dtype[Any]) -> tuple[npt.NDAr
 def _vocabulary(used: Ints, dictionary: Dictionary) -> Vocabulary:
     """The words with these numbers, in their order."""
     stems, numbers = np.unique(dictionary.stems_of(used), return_inverse=True)
-    vocabulary = Vocabulary()
-    vocabulary.words = [dictionary.words[number] for number in used.tolist()]
-    vocabulary.word_numbers = dict(zip(vocabulary.words, range(len(used)), strict=True))
-    vocabulary.word_stems = numbers.tolist()
-    vocabulary.stems = [dictionary.stems[number] for number in stems.tolist()]
-    vocabulary.stem_numbers = dict(zip(vocabulary.stems, range(len(stems)), strict=True))
-    return vocabulary
+    words, names = dictionary.words, dictionary.stems
+    return Vocabulary.restore(
+        [words[number] for number in used.tolist()], [names[number] for number in stems.tolist()], numbers.tolist()
+    )
 
 
 def _word_features(used: Ints, vocabulary: Vocabulary, dictionary: Dictionary) -> WordFeatures:

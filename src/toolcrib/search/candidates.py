@@ -9,16 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from toolcrib.checks import checked
 from toolcrib.schema import signature
 from toolcrib.search.engine import QueryAnswer, SearchTask, answer_query, hit_limit, join_answers
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import IndexView, SegmentView
-from toolcrib.search.lexical import LexicalMatch, match_terms, share_terms
+from toolcrib.search.lexical import LexicalMatch, locate_match, match_terms
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.ranking import ReadQuery
 from toolcrib.search.segment import Segment
 from toolcrib.search.signals import read_meaning
 from toolcrib.search.telling import telling_part
@@ -36,11 +35,16 @@ class CandidateQuery:
     its relation to the word that was asked for."""
     names: Mapping[str, float]
     """Whole names of tools in the query, after `WHOLE_NAME`, with their weights."""
+    stems: frozenset[str]
+    """All stems and whole names that the ranking looks for in a tool. It reads other words in names and first sentences
+    alone, so an engine may leave them out."""
     vectors: QueryVectors
     """The meaning of each clause."""
     filters: Filters
-    count: int
-    """How many tools an engine compares in words and meaning. The best half of them are candidates."""
+    compared: int
+    """How many tools an engine compares in words and meaning."""
+    wanted: int
+    """How many of them, the best ones, are candidates."""
 
 
 class CandidateEngine(Protocol):
@@ -60,8 +64,9 @@ class CandidateEngine(Protocol):
         `count` is the number of all tools.
         """
 
-    def find(self, query: CandidateQuery) -> Segment:
-        """Find tools that may fit, in any order: half of `query.count`, if there are as many.
+    def find(self, queries: Sequence[CandidateQuery]) -> Segment:
+        """Find tools that may fit one of the queries, in any order, each once: for each query as many as it wants,
+        if there are as many.
 
         Only names and namespaces of the tools in the segment are used.
         """
@@ -118,23 +123,36 @@ class _RequestSearch:
         part = parse_query(telling_part(query.text, self.engine.model.table))
         readings = [query, part] if part.words else [query]
         whole = self.engine.dictionary(readings, self.lexicon)
-        found = [self.engine.find(self._candidate_query(whole, reading)) for reading in readings]
-        view = replace(whole, parts=(*_joined(found), *whole.parts), memo={})
-        share_terms(view, whole)
-        request = replace(self.request, filters=Filters())  # the engine has applied them
-        allowed = [part.visible for part in view.parts]
-        task = SearchTask(view, allowed, limit, request, self.options, self.lexicon, self.boosts, {})
+        read = {one.text: self._read(whole, one) for one in readings}
+        segment = self.engine.find([self._candidate_query(one) for one in read.values()])
+        seen = SegmentView(segment, segment.findable)
+        view = replace(whole, parts=(seen,), memo={})
+        located = {text: one._replace(match=locate_match(one.match, view)) for text, one in read.items()}
+        # The engine has applied the filters, and `_with_definitions` adds the signatures.
+        request = replace(self.request, filters=Filters(), detail="summary")
+        task = SearchTask(
+            view, [seen.visible], limit, request, self.options, self.lexicon, self.boosts, {}, read=located
+        )
         return self._with_definitions(answer_query(task, text, query, place))
 
-    def _candidate_query(self, whole: IndexView, query: ParsedQuery) -> CandidateQuery:
+    def _read(self, whole: IndexView, query: ParsedQuery) -> ReadQuery:
         match = match_terms(whole, query, self.engine.model.table, self.lexicon, self.options)
-        meaning = read_meaning(query, match, self.engine.model, self.lexicon, self.options, {})
+        return ReadQuery(match, read_meaning(query, match, self.engine.model, self.lexicon, self.options, {}))
+
+    def _candidate_query(self, read: ReadQuery) -> CandidateQuery:
+        match, meaning = read
+        words = _weights(match)
+        names = {item.expansions[0].stem: item.expansions[0].idf for item in match.names}
+        ranked = max(self.options.candidates, hit_limit(self.request, self.options))
+        wanted = 2 * ranked if self.request.group else ranked + ranked // 2
         return CandidateQuery(
-            words=_weights(match),
-            names={item.expansions[0].stem: item.expansions[0].idf for item in match.names},
+            words=words,
+            names=names,
+            stems=frozenset((*words, *names, *meaning.stems)),
             vectors=meaning.vectors,
             filters=self.request.filters,
-            count=max(self.options.preselected, 2 * hit_limit(self.request, self.options)),
+            compared=max(self.options.preselected, 2 * wanted),
+            wanted=wanted,
         )
 
     def _with_definitions(self, answer: QueryAnswer) -> QueryAnswer:
@@ -155,14 +173,3 @@ def _weights(match: LexicalMatch) -> dict[str, float]:
         for expansion in item.expansions:
             found[expansion.stem] = max(found.get(expansion.stem, 0.0), expansion.weight * expansion.idf)
     return found
-
-
-def _joined(segments: Sequence[Segment]) -> tuple[SegmentView, ...]:
-    """The tools of all segments, each visible once."""
-    seen: set[str] = set()
-    views = []
-    for segment in segments:
-        visible = np.array([id_ not in seen for id_ in segment.ids], dtype=np.bool_) & segment.findable
-        seen.update(segment.ids)
-        views.append(SegmentView(segment, visible))
-    return tuple(views)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from string import ascii_lowercase, digits
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from toolcrib.search.lexical import match_terms, prepare_segment
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Field, Scorer, SearchOptions
 from toolcrib.search.past import PastRequests
-from toolcrib.search.ranking import RankedTool, Ranking, group_duplicates, rank, rescore
+from toolcrib.search.ranking import RankedTool, Ranking, ReadQuery, group_duplicates, rank, rescore
 from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction
 from toolcrib.search.scorers.points import popular_tools
@@ -157,6 +158,8 @@ class SearchTask(NamedTuple):
     boosts: Mapping[str, float]
     embedded: Mapping[str, Floats] | None
     past: PastRequests | None = None
+    read: Mapping[str, ReadQuery] = MappingProxyType({})
+    """Queries that were read before, by text."""
 
 
 class QueryAnswer(NamedTuple):
@@ -296,7 +299,8 @@ _SURER = 1.5
 def _rank(task: SearchTask, query: ParsedQuery) -> Ranking:
     limit = _wanted_count(task)
     more = task.lexicon, task.boosts, task.embedded
-    return rank(task.view, query, limit, task.allowed, task.options, *more, past=task.past)
+    read = task.read.get(query.text)
+    return rank(task.view, query, limit, task.allowed, task.options, *more, past=task.past, read=read)
 
 
 _FoundHit = tuple[tuple[int, int], Hit]

@@ -89,7 +89,7 @@ class MatchedTerm(NamedTuple):
     expansions: tuple[TermExpansion, ...]
     """Its expansions, best first."""
     by_coverage: Sequence[TermExpansion]
-    """The same, in ascending order of coverage."""
+    """Those of them that have postings in some part, in ascending order of coverage."""
     postings: tuple[TermPostings, ...]
     """For each part."""
 
@@ -284,38 +284,24 @@ class TermCache:
         return term
 
 
-class _LocatedTerms(TermCache):
-    """The terms of a whole catalog, with the postings that they have in a view of some of its tools."""
-
-    __slots__ = ("_view", "_whole")
-
-    def __init__(self, view: IndexView, whole: TermCache) -> None:
-        super().__init__(whole.lexicon, whole.options)
-        self._view, self._whole = view, whole
-
-    def find(self, key: TermKey) -> KnownTerm | None:
-        """Return a term that was looked up here or in the whole catalog, or None."""
-        found = self.known.get(key)
-        if found is None and (whole := self._whole.find(key)) is not None:
-            located = {each.stem: _located(self._view, each) for each in whole.expansions}
-            by_coverage = [located[each.stem] for each in whole.by_coverage]
-            postings = _term_postings(self._view, by_coverage)
-            found = self.known[key] = KnownTerm(tuple(located.values()), by_coverage, postings, whole.read_as)
-        return found
+def locate_match(match: LexicalMatch, view: IndexView) -> LexicalMatch:
+    """Return a match that was found in a whole catalog, with the postings that a view of some of its tools has."""
+    terms, names = (tuple([_located_term(item, view) for item in items]) for items in (match.terms, match.names))
+    scores, postings = _score(view, terms, names)
+    return match._replace(terms=terms, names=names, scores=scores, postings=postings)
 
 
-def _located(view: IndexView, expansion: TermExpansion) -> TermExpansion:
+def _located_term(item: MatchedTerm, view: IndexView) -> MatchedTerm:
+    expansions = tuple([_located_expansion(expansion, view) for expansion in item.expansions])
+    by_coverage = sorted([one for one in expansions if any(map(len, one.tools))], key=_by_coverage)
+    return MatchedTerm(item.term, expansions, by_coverage, _term_postings(view, by_coverage))
+
+
+def _located_expansion(expansion: TermExpansion, view: IndexView) -> TermExpansion:
     segments = [part.segment for part in view.parts]
     spans = tuple([segment.span(expansion.stem) for segment in segments])
     tools = tuple([segment.positions[start:stop] for segment, (start, stop) in zip(segments, spans, strict=True)])
     return expansion._replace(spans=spans, tools=tools)
-
-
-def share_terms(view: IndexView, whole: IndexView) -> None:
-    """Let a view of some tools use the terms that were looked up in the view of all of them."""
-    cache: TermCache | None = whole.memo.get("terms")
-    if cache is not None:
-        view.memo["terms"] = _LocatedTerms(view, cache)
 
 
 def _term_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> TermCache:

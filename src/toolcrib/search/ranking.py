@@ -88,6 +88,13 @@ class Ranking(NamedTuple):
         return [(hit.part, positions[hit.part][hit.row]) for hit in self.tools]
 
 
+class ReadQuery(NamedTuple):
+    """What the words of a query match in a view, and its meaning."""
+
+    match: LexicalMatch
+    meaning: QueryMeaning
+
+
 def rank(
     view: IndexView,
     query: ParsedQuery,
@@ -99,15 +106,15 @@ def rank(
     embedded: Mapping[str, Floats] | None = None,
     *,
     past: PastRequests | None = None,
+    read: ReadQuery | None = None,
 ) -> Ranking:
     """Rank the allowed tools of each part, which must be visible ones.
 
     `boosts` maps ids of tools to multipliers of their odds, 1 or more; `embedded` maps texts to the vectors of an
-    embedder, as in `read_meaning`; `past` has the requests after which tools were used.
+    embedder, as in `read_meaning`; `past` has the requests after which tools were used. `read` is the query if it was
+    read before.
     """
-    model = view.parts[0].segment.model
-    match = match_terms(view, query, model.table, lexicon, options)
-    meaning = read_meaning(query, match, model, lexicon, options, embedded)
+    match, meaning = read or _read_query(view, query, options, lexicon, embedded)
     asked = None if past is None else past.match(view, query, match)
     chosen = select_candidates(view, match, meaning, allowed, max(options.candidates, limit), options, asked)
     candidates = tuple(
@@ -130,6 +137,18 @@ def rank(
     found = _calibrate(order, limit, probability, unmoved.raw[unmoved.places[0]], calibration)
     total = max(chosen.total, len(order.places))
     return Ranking(found, total, probability, match, meaning, candidates, weights, asked)
+
+
+def _read_query(
+    view: IndexView,
+    query: ParsedQuery,
+    options: SearchOptions,
+    lexicon: Lexicon,
+    embedded: Mapping[str, Floats] | None,
+) -> ReadQuery:
+    model = view.parts[0].segment.model
+    match = match_terms(view, query, model.table, lexicon, options)
+    return ReadQuery(match, read_meaning(query, match, model, lexicon, options, embedded))
 
 
 def _embedding_weights(view: IndexView, match: LexicalMatch, options: SearchOptions) -> SignalWeights:

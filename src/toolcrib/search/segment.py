@@ -84,8 +84,10 @@ class Segment:
         words: WordFeatures,
         model: SemanticModel,
         options: SearchOptions,
+        *,
+        ids: Sequence[str] | None = None,
     ) -> None:
-        """Call `Segment.build` instead."""
+        """Call `Segment.build` instead. With `ids`, of tools none of which is hidden, each is read on use."""
         self.options = options
         self.vocabulary = vocabulary
         self.norms = norms
@@ -97,19 +99,27 @@ class Segment:
         """Whether it was read from arrays that `restore` got; it then may hold rows of tools that are not there."""
         self.word_memo: dict[Hashable, Any] = {}
         """Values that other modules derive from the words alone and cache."""
-        self._use_tools(tools)
+        if ids is None:
+            self._use_tools(tools)
+        else:
+            self._use_ids(tools, ids, np.ones(len(ids), np.bool_))
         self._post(entries)
 
     def _use_tools(self, tools: Sequence[Tool]) -> None:
-        self.tools = tuple(tools)
-        self.ids = [f"{tool.namespace}:{tool.name}" if tool.namespace else tool.name for tool in self.tools]
+        ids = [f"{tool.namespace}:{tool.name}" if tool.namespace else tool.name for tool in tools]
+        findable = np.array([tool.visibility is not Visibility.HIDDEN for tool in tools], np.bool_)
+        self._use_ids(tuple(tools), ids, findable)
+
+    def _use_ids(self, tools: Sequence[Tool], ids: Sequence[str], findable: Bools) -> None:
+        self.tools = tools
+        self.ids = ids
         self.id_order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
         """The positions in alphabetical order of ids."""
         self.id_ranks = np.empty(len(self.ids), dtype=np.int32)
         """The rank of each tool's id in alphabetical order."""
         self.id_ranks[self.id_order] = np.arange(len(self.ids), dtype=np.int32)
-        self.findable: Bools = np.array([tool.visibility is not Visibility.HIDDEN for tool in self.tools], np.bool_)
-        self.signatures: list[str | None] = [None] * len(self.tools)
+        self.findable = findable
+        self.signatures: list[str | None] = [None] * len(ids)
         self.memo: dict[Hashable, Any] = {}
         """Values that other modules derive from the segment and cache."""
 
