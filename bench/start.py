@@ -2,7 +2,7 @@
 
 Commands take turns, and each round starts every one of them once. The figures are the quickest round: wall time and
 processor time in seconds, and their ratios to importing numpy and to fastmcp doing the same. A server is ready when it
-gives its first answer to a request, whatever that is. `--rounds N` sets how many rounds there are. Linux only.
+has answered `initialize`, the first request of most clients. `--rounds N` sets how many rounds there are. Linux only.
 """
 
 import argparse
@@ -27,6 +27,12 @@ def greet(person: str) -> str:
 mcp.run(transport="http", host="127.0.0.1", port=int(sys.argv[1]), show_banner=False)
 """
 TOOLBOX = Path(__file__).parents[1] / "tests" / "cli" / "toolbox_server.py"
+CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+BODY = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}).encode()
+REQUEST = (
+    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+)
 TOO_LONG_S = 60.0
 Figures = tuple[float, float]
 """Wall time and processor time, in seconds."""
@@ -81,11 +87,14 @@ def answered(command: Sequence[str], environ: Mapping[str, str]) -> Figures:
 
 
 def has_answered(port: int) -> bool:
-    """Whether a server answers a request at this port."""
+    """Whether a server answers `initialize` at this port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=TOO_LONG_S) as client:
-            client.sendall(b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            return client.recv(12).startswith(b"HTTP/1.1")
+            client.sendall(REQUEST)
+            answer = b""
+            while b'"serverInfo"' not in answer and (part := client.recv(65536)):
+                answer += part
+            return answer.startswith(b"HTTP/1.1 200") and b'"serverInfo"' in answer
     except ConnectionError:
         return False
 
