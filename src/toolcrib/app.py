@@ -21,8 +21,8 @@ from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, ServerUn
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import Describe, load_hook
 from toolcrib.gateway.policy import ReplaceablePolicy
+from toolcrib.gateway.server_states import describe_state
 from toolcrib.gateway.view import ResolvedTool
-from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.audit_file import AuditFile
 from toolcrib.providers.base import BackendSelector

@@ -1,12 +1,13 @@
 """The verbs that look at tools, from what the servers listed last: no server is started, and no MCP library loaded.
 
+The search is in `toolcrib.cli.cached_search`: whoever looks up one tool needs none of it.
 Whatever the state file cannot answer is left to `toolcrib.cli.session`, which asks the servers: a server that was never
 listed, stored scripts, an embedder, and a search that a server runs itself. Names for completion come from here too.
 """
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,40 +19,28 @@ import anyio
 from toolcrib.catalog import Catalog
 from toolcrib.cli.arguments import options_of
 from toolcrib.cli.output import first_line
-from toolcrib.cli.render import check_server, print_description, print_failing, print_search, print_servers, print_tools
+from toolcrib.cli.render import print_description, print_servers
 from toolcrib.errors import AmbiguousName, ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.keywords import add_keywords, read_descriptions
-from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.past import PastRecorder
-from toolcrib.gateway.policy import AllowAll
-from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot
-from toolcrib.gateway.view import View, ViewCache
-from toolcrib.gateway.visibility import unavailable_servers, visible_servers
+from toolcrib.gateway.offers import MergedTools, ProviderTools
 from toolcrib.providers.accounts import AccountGroup, account_tool, without_group
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import example, parameters
 from toolcrib.schema.invisible import is_plain, with_visible_texts
-from toolcrib.search.index import Index
-from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.options import Scorer
-from toolcrib.search.past import PastRequests
-from toolcrib.search.text import parse_query
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
+from toolcrib.state.base import StateStore
 from toolcrib.state.options import has_store, make_store
-from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import (
     LOCAL,
     BackendKind,
     Context,
     Object,
     Rejected,
-    SearchRequest,
     ServerState,
     ServerStatus,
     Tool,
-    Visibility,
 )
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
@@ -83,23 +72,30 @@ class CachedServers:
     settings: Settings
     offers: tuple[ProviderTools, ...]
     statuses: tuple[ServerStatus, ...]
-    past: PastRequests | None = None
-    """The past requests of local callers."""
 
-    def view(self, *, to_search: bool) -> View:
-        """What a local caller sees. Only a view that is made to be searched has an index."""
-        merged = MergedTools.merge(self.offers)
-        catalog = Catalog.build(merged.tools)
-        state, gateway = self.settings.state, self.settings.gateway
-        saved = SavedIndex.of(state.path, self.settings.origin, cache=to_search and gateway.index_cache)
-        build = Index.build if saved is None else saved.build
-        index = build(catalog.tools if to_search else (), options=gateway.search)
-        snapshot = Snapshot.from_parts(merged, catalog, index)
-        return ViewCache(snapshot, self.settings.policy or AllowAll()).for_caller(LOCAL)
+    def tools(self) -> Sequence[Tool]:
+        """Every tool that a local caller sees, by id."""
+        if self._shows_everything:
+            return self._catalog.tools
+        found: Sequence[Tool] = _search().view_of(self).tools()
+        return found
 
-    def seen_from(self, view: View) -> tuple[ServerStatus, ...]:
-        """The servers that the caller of the view may know of."""
-        return visible_servers(view, self.statuses, self.settings.policy or AllowAll(), LOCAL)
+    def find(self, name: str) -> Tool:
+        """The tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`."""
+        if self._shows_everything:
+            catalog = self._catalog
+            return catalog.tools[catalog.find(name)]
+        found: Tool = _search().view_of(self).find(name).tool
+        return found
+
+    @property
+    def _catalog(self) -> Catalog:
+        return Catalog.build(MergedTools.merge(self.offers).tools)
+
+    @property
+    def _shows_everything(self) -> bool:
+        """Whether no policy hides a tool, and none is shown with the accounts that its caller may use."""
+        return self.settings.policy is None and not any(server.group for server in self.settings.servers)
 
 
 def list_servers(settings: Settings, *, as_json: bool) -> None:
@@ -111,58 +107,21 @@ def list_servers(settings: Settings, *, as_json: bool) -> None:
     print_servers(cached.statuses, as_json=as_json)
 
 
-def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> None:
+def list_tools(settings: Settings, *arguments: object, **options: object) -> None:
     """Print every tool, or those of one namespace."""
-    cached = read_cached(settings)
-    if cached is None:
-        _session().list_tools(settings, namespace, as_json=as_json)
-        return
-    view = cached.view(to_search=False)
-    statuses = cached.seen_from(view)
-    print_failing(statuses)
-    if namespace is not None:
-        check_server(namespace, statuses)
-    shown = (tool for tool in view.tools() if tool.visibility is not Visibility.HIDDEN)
-    tools = [tool for tool in shown if namespace in (None, tool.namespace)]
-    print_tools(tools, statuses, as_json=as_json)
+    _search().list_tools(settings, *arguments, **options)
 
 
-def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *, as_json: bool) -> None:
+def search(settings: Settings, *arguments: object, **options: object) -> None:
     """Search, and print the hits. Raises `BackendNotFound` for a namespace that no server has."""
-    plain = settings.gateway.embedder == GatewayOptions().embedder and parse_query(request.queries[0]).words
-    cached = read_cached(settings) if plain else None
-    if cached is None:
-        _session().search(settings, request, scorer, as_json=as_json)
-        return
-    options = settings.gateway.search if scorer is None else replace(settings.gateway.search, scorer=scorer)
-    view = cached.view(to_search=True)
-    statuses = cached.seen_from(view)
-    print_failing(statuses)
-    for namespace in request.filters.namespaces:
-        check_server(namespace, statuses)
-    synonyms = settings.gateway.synonyms
-    reply = view.search(
-        replace(request, group=request.group or settings.gateway.group),
-        options,
-        lexicon=Lexicon.default().with_pairs(synonyms) if synonyms else None,
-        past=cached.past,
-    )
-    missing = unavailable_servers(statuses, request.filters)
-    print_search(
-        replace(reply, servers=missing),
-        as_json=as_json,
-        explain=request.explain,
-        has_tools=bool(view.tools()),
-        has_policy=settings.policy is not None,
-        limited=request.limit is not None,
-    )
+    _search().search(settings, *arguments, **options)
 
 
 def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
     """Print how to call a tool. If no server listed it, they are asked."""
     cached = read_cached(settings)
     try:
-        tool = cached.view(to_search=False).find(name).tool if cached is not None else None
+        tool = cached.find(name) if cached is not None else None
     except ToolNotFound:
         tool = None
     if tool is None:
@@ -181,15 +140,25 @@ def _session() -> ModuleType:
     return import_module("toolcrib.cli.session")
 
 
+def _search() -> ModuleType:
+    return import_module("toolcrib.cli.cached_search")
+
+
 # -- the state file ----------------------------------------------------------------------------------------------------
 
 
-def read_cached(settings: Settings) -> CachedServers | None:
-    """Read what the servers listed last; None if the servers must be asked."""
+async def _nothing_more(_: StateStore) -> None:
+    """Read nothing else."""
+
+
+def read_cached(
+    settings: Settings, more: Callable[[StateStore], Awaitable[None]] = _nothing_more
+) -> CachedServers | None:
+    """Read what the servers listed last; None if the servers must be asked. `more` reads more of the state."""
     if not _may_be_cached(settings):
         return None
     try:
-        return anyio.run(_read_state, settings)
+        return anyio.run(_read_state, settings, more)
     except _Unknown:
         return None
 
@@ -199,7 +168,7 @@ async def read_tools(settings: Settings) -> tuple[Tool, ...] | None:
     if not _may_be_cached(settings):
         return None
     try:
-        return MergedTools.merge((await _read_state(settings)).offers).tools
+        return MergedTools.merge((await _read_state(settings, _nothing_more)).offers).tools
     except _Unknown:
         return None
 
@@ -219,8 +188,8 @@ class _Offer:
     tools: tuple[Tool, ...]
 
 
-async def _read_state(settings: Settings) -> CachedServers:
-    """Read the catalog of each server, with the keywords from outside, and the past of local callers."""
+async def _read_state(settings: Settings, more: Callable[[StateStore], Awaitable[None]]) -> CachedServers:
+    """Read the catalog of each server, with the keywords from outside."""
     options, now = settings.gateway, time.time()
     async with make_store(settings.state) as store:
         cache = CatalogCache(store)
@@ -231,13 +200,13 @@ async def _read_state(settings: Settings) -> CachedServers:
             listed.append((server, _Offer(server.name, _status(server, catalog, len(tools), now), tools)))
         offers = []
         for one in (*(offer for _, offer in listed), *[group async for group in _groups(listed)]):
-            more = await read_descriptions(options.describe, one.tools, store) if options.describe else {}
-            tools = add_keywords(one.tools, options.keywords, more)
+            described = await read_descriptions(options.describe, one.tools, store) if options.describe else {}
+            tools = add_keywords(one.tools, options.keywords, described)
             backend = Backend(kind=BackendKind.MCP, name=one.name, provider=_NotStarted(tools))
             offers.append((one.status, ProviderTools(backend, tools)))
-        past = await PastRecorder(options.past_requests, store, sessions=1).of(Context(caller=LOCAL))
+        await more(store)
     statuses = sorted((status for status, _ in offers), key=lambda status: status.name)
-    return CachedServers(settings, tuple(offer for _, offer in offers), tuple(statuses), past)
+    return CachedServers(settings, tuple(offer for _, offer in offers), tuple(statuses))
 
 
 async def _groups(listed: Sequence[tuple[ServerOptions, _Offer]]) -> AsyncIterator[_Offer]:
@@ -325,7 +294,7 @@ def server_names(config: Path | None) -> Iterator[tuple[str, str]]:
 def tool_names(config: Path | None) -> Iterator[tuple[str, str]]:
     """The ids of the tools that are known without starting a server, each with what it does."""
     cached = read_cached(load_settings(config))
-    for tool in cached.view(to_search=False).tools() if cached is not None else ():
+    for tool in cached.tools() if cached is not None else ():
         yield tool.id, first_line(tool.description)
 
 
@@ -335,7 +304,7 @@ def parameter_words(config: Path | None, name: str, begun: str) -> Iterator[tupl
     if cached is None:
         return
     try:
-        schema = cached.view(to_search=False).find(name).tool.input_schema
+        schema = cached.find(name).input_schema
     except (ToolNotFound, AmbiguousName):
         return
     key, equals, _ = begun.partition("=")

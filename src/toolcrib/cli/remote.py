@@ -23,7 +23,7 @@ from toolcrib.cli.render import (
 from toolcrib.cli.session import run_with, terminal_context
 from toolcrib.cli.source import GATEWAY_NAME
 from toolcrib.errors import ExecutionFailed, NotFound, ServerUnavailable, ToolcribError, ToolNotFound
-from toolcrib.gateway.visibility import describe_state
+from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest
 from toolcrib.schema import example
 from toolcrib.search.options import Scorer

@@ -20,7 +20,7 @@ from toolcrib.cli.output import (
     print_wrapped,
 )
 from toolcrib.errors import BackendNotFound
-from toolcrib.gateway.visibility import describe_state
+from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest, wire_name
 from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact

@@ -12,7 +12,7 @@ import anyio.to_thread
 from toolcrib.console.pages import ConsolePage, ConsoleParts, Visit
 from toolcrib.console.processes import ProcessOverview, latest, merged_minutes, merged_namespaces
 from toolcrib.errors import NotFound, SettingsError
-from toolcrib.gateway.visibility import namespace_of
+from toolcrib.gateway.server_states import namespace_of
 from toolcrib.settings.document import read_file
 from toolcrib.settings.edits import Change, server_places, shown_difference
 from toolcrib.state.coordination import Answers, Peer

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import anyio.to_thread
 
 from toolcrib.errors import ServerUnavailable, ToolNotFound
-from toolcrib.gateway.snapshot import ProviderTools, invalid_field
+from toolcrib.gateway.offers import ProviderTools, invalid_field
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions

@@ -17,18 +17,13 @@ from toolcrib.catalog import Catalog
 from toolcrib.containment import contained
 from toolcrib.errors import ServerUnavailable, ToolcribError
 from toolcrib.gateway.disk_catalog import DiskCatalog, searches_on_disk
+from toolcrib.gateway.offers import MergedTools, ProviderTools, invalid_field, reject_invalid
 from toolcrib.gateway.policy import allows_everything
 from toolcrib.gateway.provider_state import declared_cache_s, failure_reason, read_tools
-from toolcrib.gateway.snapshot import (
-    MergedTools,
-    ProviderTools,
-    Snapshot,
-    empty_snapshot,
-    invalid_field,
-    reject_invalid,
-)
+from toolcrib.gateway.server_states import namespace_of
+from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
 from toolcrib.gateway.view import ResolvedTool, View, may_see, resolve_at
-from toolcrib.gateway.visibility import namespace_counts, namespace_of
+from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.providers.adapters import adapt
 from toolcrib.providers.base import Backend, Provider, ProviderFeature, display_name
 from toolcrib.schema import signature

@@ -31,23 +31,20 @@ from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import AllowAll, allows_everything, check_step_up, decide
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.search_pages import SearchPage
+from toolcrib.gateway.server_states import describe_state, namespace_of, unavailable_servers, unready_server
 from toolcrib.gateway.sessions import ResultShapes, Sessions
 from toolcrib.gateway.startup import StartupWait, missing_note
 from toolcrib.gateway.tasks import TaskManager
 from toolcrib.gateway.view import OverlayCache, ResolvedTool, ToolDescription, View, ViewCache
 from toolcrib.gateway.visibility import (
     ExclusionReasons,
-    describe_state,
     explain_rejected,
     filters_digest,
     has_tools,
     namespace_counts,
-    namespace_of,
     no_exclusions,
     searchable_tags,
     searchable_tools,
-    unavailable_servers,
-    unready_server,
     visible_servers,
 )
 from toolcrib.middleware.approval import ApprovalDesk

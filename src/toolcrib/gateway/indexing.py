@@ -24,8 +24,9 @@ import anyio.abc
 import anyio.to_thread
 import numpy as np
 
+from toolcrib.gateway.offers import ProviderTools, same_tools
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.snapshot import ProviderTools, Snapshot, empty_snapshot, same_tools
+from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
 from toolcrib.gateway.view import MAX_EMBEDDED_REQUEST_TOOLS
 from toolcrib.search.embedding import CosineScale, tool_text
 from toolcrib.search.engine import prepare

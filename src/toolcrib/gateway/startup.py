@@ -15,8 +15,8 @@ import anyio
 
 from toolcrib.errors import NotStarted
 from toolcrib.gateway.refresh import CatalogRefresher
+from toolcrib.gateway.server_states import namespace_of
 from toolcrib.gateway.sessions import session_key
-from toolcrib.gateway.visibility import namespace_of
 from toolcrib.types import PATH_META, Client, Context, ServerStatus
 
 logger = logging.getLogger(__name__)

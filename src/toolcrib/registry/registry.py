@@ -21,7 +21,7 @@ from toolcrib.errors import (
     StaleCursor,
     ToolNotFound,
 )
-from toolcrib.gateway.visibility import describe_state
+from toolcrib.gateway.server_states import describe_state
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.providers.base import Backend, BackendSelector, Provider, ThreadSafeCallback
 from toolcrib.providers.builder import ToolBuilder, checked_tool

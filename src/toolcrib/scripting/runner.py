@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import nested_context, report_call_ended, resolve_input_required
-from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
+from toolcrib.gateway.server_states import describe_state, has_problem, namespace_of
 from toolcrib.providers.content import as_tool_result, json_text, script_value
 from toolcrib.results.reading import parse_read
 from toolcrib.results.store import ResultStore

@@ -15,8 +15,8 @@ import anyio
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.server_states import namespace_of
 from toolcrib.gateway.view import View
-from toolcrib.gateway.visibility import namespace_of
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
 from toolcrib.types import Context, Key, Object, ServerStatus, Tool, Visibility, is_read_only
 

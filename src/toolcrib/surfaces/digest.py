@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 
+from toolcrib.gateway.server_states import has_problem, namespace_of
 from toolcrib.gateway.view import View
-from toolcrib.gateway.visibility import has_problem, namespace_of
 from toolcrib.search.profile import KIND_GROUPS, MAX_READ, Profile, make_profile, telling_words
 from toolcrib.search.text import split_words, stem
 from toolcrib.tokens import estimate_tokens

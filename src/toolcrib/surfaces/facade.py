@@ -18,9 +18,9 @@ from toolcrib.catalog import SEARCH_HINT, Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, NotStarted, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import SEARCH_ELSEWHERE_HINT, Gateway
 from toolcrib.gateway.refresh import CatalogRefresher
+from toolcrib.gateway.server_states import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.gateway.tasks import takes_tasks
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
-from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.providers.accounts import is_group_tool
 from toolcrib.resources.uris import with_public_apps
 from toolcrib.surfaces.digest import DigestWriter

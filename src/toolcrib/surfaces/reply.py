@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import anyio.to_thread
 
 from toolcrib.errors import ToolcribError
-from toolcrib.gateway.visibility import describe_state
+from toolcrib.gateway.server_states import describe_state
 from toolcrib.middleware.observers import DefinitionObserver
 from toolcrib.providers.content import json_text
 from toolcrib.schema import example, signature

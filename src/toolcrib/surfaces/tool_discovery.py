@@ -8,7 +8,7 @@ from typing import Any, Final
 from toolcrib.checks import checked
 from toolcrib.errors import BackendNotFound, ExecutionFailed, InvalidRequest, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
+from toolcrib.gateway.server_states import describe_state, has_problem, namespace_of
 from toolcrib.names import nearest
 from toolcrib.providers.content import script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
