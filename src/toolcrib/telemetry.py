@@ -182,7 +182,7 @@ class GatewayMetrics:
         shown: bytes = self._library.generate_latest(self.shown)
         return shown.decode()
 
-    def serve(self, host: str, port: int) -> "MetricsServer":
+    def serve(self, host: str, port: int) -> "_MetricsServer":
         """Serve `/metrics` from a thread of its own. Raises `SettingsError` if the address cannot be used."""
         try:
             server, thread = self._library.start_http_server(port, host, self.shown)
@@ -191,9 +191,9 @@ class GatewayMetrics:
                 f"Metrics cannot be served at {host}:{port}: {error.strerror or error}.",
                 hint="Choose another address for telemetry.metrics.",
             ) from error
-        return MetricsServer(server, thread)
+        return _MetricsServer(server, thread)
 
-    def serve_at(self, listener: socket.socket) -> "MetricsServer":
+    def serve_at(self, listener: socket.socket) -> "_MetricsServer":
         """Serve `/metrics` from a thread of its own, at a listening socket that other processes may accept from too."""
         exposition: Any = import_module("prometheus_client.exposition")
         base = import_module("wsgiref.simple_server").WSGIRequestHandler
@@ -207,10 +207,10 @@ class GatewayMetrics:
         server.set_app(self._library.make_wsgi_app(self.shown))
         thread = threading.Thread(target=server.serve_forever, daemon=True, name="metrics")
         thread.start()
-        return MetricsServer(server, thread)
+        return _MetricsServer(server, thread)
 
 
-class MetricsServer:
+class _MetricsServer:
     """The thread that answers `/metrics`, as a context."""
 
     def __init__(self, server: Any, thread: threading.Thread) -> None:
@@ -285,7 +285,7 @@ class Telemetry:
             group.start_soon(self.metrics.publish)
             yield
 
-    def _serve(self, metrics: GatewayMetrics) -> MetricsServer:
+    def _serve(self, metrics: GatewayMetrics) -> _MetricsServer:
         if self._listener is not None:
             return metrics.serve_at(self._listener)
         host, _, port = self._address.rpartition(":")

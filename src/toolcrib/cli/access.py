@@ -37,7 +37,7 @@ def create_key(
         raise UsageError(f"--caller {problem}.")
     scopes, roles, groups = (frozenset(claims[name]) for name in _NAMES)
     owner = Caller(id=caller, tenant=tenant, scopes=scopes, roles=roles, groups=groups)
-    lasts_s = seconds_of(expires)
+    lasts_s = _seconds_of(expires)
     key, secret = _with_keys(config, lambda keys: keys.create(owner, lasts_s=lasts_s, note=note))
     if as_json:
         echo_json({**_shown(key), "token": secret})
@@ -79,10 +79,10 @@ def revoke_key(key_id: str, config: Path | None, *, as_json: bool) -> None:
     echo_json({"revoked": key.id}) if as_json else echo(f"Revoked the API key {key.id} of {key.caller}.")
 
 
-def seconds_of(text: str) -> float | None:
+def _seconds_of(text: str) -> float | None:
     """A duration of the command line in seconds; None for `never`.
 
-    >>> seconds_of("12h"), seconds_of("90d"), seconds_of("never")
+    >>> _seconds_of("12h"), _seconds_of("90d"), _seconds_of("never")
     (43200.0, 7776000.0, None)
     """
     if text == "never":

@@ -101,7 +101,7 @@ def _attempt_of(cookie: str) -> _Attempt | None:
     return attempt if fits else None
 
 
-class FailedSignIns:
+class _FailedSignIns:
     """Failed attempts to sign in by the address that they come from, which may soon try no more."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -136,7 +136,7 @@ class OidcSignIn:
     ) -> None:
         self._fetch = fetch or IssuerFetch(auth.private_hosts)
         self._clock = clock
-        self._failures = FailedSignIns()
+        self._failures = _FailedSignIns()
         self._used = state.table("console sign-ins", StateCodec(bool, bool), max_entries=_MAX_USED)
         self._issuers: dict[str, Issuer] = {}
         self._metadata: dict[str, IssuerMetadata] = {}
@@ -367,7 +367,7 @@ class ConsoleSessions:
         self._wall = wall
         self._leases = Leases(state, "console renewals")
         self._renewing: dict[str, asyncio.Task[ConsoleSession | None]] = {}
-        self._failures = FailedSignIns(clock=clock)
+        self._failures = _FailedSignIns(clock=clock)
         self._checked: OrderedDict[str, float] = OrderedDict()
         """When the token of each session was last looked up."""
 

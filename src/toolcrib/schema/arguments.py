@@ -21,7 +21,7 @@ from toolcrib.names import nearest
 from toolcrib.schema.signature import properties, required, resolve, signature_line
 from toolcrib.types import Object
 
-ENVELOPES: Final = ("arguments", "parameters")
+_ENVELOPES: Final = ("arguments", "parameters")
 """Names of the nested form."""
 _NAME_KEYS: Final = ("tool_name", "name", "tool")
 _MAX_NAMED: Final = 5
@@ -55,7 +55,7 @@ def read_call(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
             "call_tool needs the name of a tool.",
             hint='Send {"tool_name": "...", "arguments": {...}}; search_tools finds names.',
         )
-    for key in ENVELOPES:
+    for key in _ENVELOPES:
         if key in loose:
             return name, loose.pop(key), loose
     return name, None, loose
@@ -82,7 +82,7 @@ def merge_arguments(
     """
     if known is None:
         known = properties(resolve(schema, schema))
-    own = next((key for key in ENVELOPES if key in known), None)
+    own = next((key for key in _ENVELOPES if key in known), None)
     if own is not None and given is not None and _is_flat(given, known):
         return {**loose, own: given}
     nested = _without_envelope(as_object(given, tool), known)
@@ -149,7 +149,7 @@ def _without_envelope(arguments: dict[str, Any], known: Object) -> dict[str, Any
     if len(arguments) != 1 or not known:
         return arguments
     key, inner = next(iter(arguments.items()))
-    if key not in ENVELOPES or key in known or not isinstance(inner, Mapping):
+    if key not in _ENVELOPES or key in known or not isinstance(inner, Mapping):
         return arguments
     return {str(name): value for name, value in inner.items()}
 

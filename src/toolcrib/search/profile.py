@@ -309,7 +309,7 @@ def _profile(counts: _WordCounts) -> Profile:
     stems = sorted(counts.shares)
     forms = [counts.form(one) for one in stems]
     weights = np.clip(table.word_weights(forms), _COMMON_IDF, _RARE_IDF) - _COMMON_IDF + np.float32(0.1)
-    vectors = weighted_vectors(table, forms, weights)
+    vectors = _weighted_vectors(table, forms, weights)
     shares = np.array([counts.shares[one] for one in stems], dtype=np.float32) / max(counts.tools, 1)
     centre = unit_rows((vectors * shares[:, None]).sum(axis=0, keepdims=True))[0]
     closeness = np.einsum("ij,j->i", unit_rows(vectors), centre)
@@ -327,7 +327,7 @@ def _profile(counts: _WordCounts) -> Profile:
 
 def _name_vector(words: Sequence[str]) -> Floats:
     table = default_table()
-    vectors = weighted_vectors(table, words, table.word_weights(words))
+    vectors = _weighted_vectors(table, words, table.word_weights(words))
     direction: Floats = unit_rows(vectors.sum(axis=0, keepdims=True))[0]
     return direction
 
@@ -364,11 +364,11 @@ def _kinds(counts: _WordCounts, vectors: Floats, places: Mapping[str, int], name
     starts = np.cumsum([0, *map(len, rows[:-1])])
     weighted = vectors[[place for place, _ in flat]] * np.array([weight for _, weight in flat], np.float32)[:, None]
     tools = unit_rows(np.add.reduceat(weighted, starts, axis=0))
-    likeness = np.einsum("ij,kj->ik", tools, kind_vectors())
+    likeness = np.einsum("ij,kj->ik", tools, _kind_vectors())
     best = Counter(np.where(likeness.max(axis=1) >= _ALIKE, likeness.argmax(axis=1), -1).tolist())
     centre = unit_rows(tools.sum(axis=0, keepdims=True)) + _NAME_SHARE * name
-    whole = np.einsum("ij,kj->ik", unit_rows(centre), kind_vectors())[0].tolist()
-    named = Counter(kind for one in counts.own for kind in kinds_by_stem().get(one, ()))
+    whole = np.einsum("ij,kj->ik", unit_rows(centre), _kind_vectors())[0].tolist()
+    named = Counter(kind for one in counts.own for kind in _kinds_by_stem().get(one, ()))
     found = [
         KindShare(kind, best[place], round(whole[place] + _NAMED_KIND * min(1, named[kind]), 4))
         for place, kind in enumerate(KINDS)
@@ -394,7 +394,7 @@ _WORDS: Final = tuple(words for group in _GROUPS for _, words in group)
 
 
 @cache
-def kinds_by_stem() -> Mapping[str, frozenset[str]]:
+def _kinds_by_stem() -> Mapping[str, frozenset[str]]:
     """The kinds whose words include a word, by the stem of the word."""
     found: dict[str, frozenset[str]] = {}
     for kind, words in zip(KINDS, _WORDS, strict=True):
@@ -404,15 +404,15 @@ def kinds_by_stem() -> Mapping[str, frozenset[str]]:
 
 
 @cache
-def kind_vectors() -> Floats:
+def _kind_vectors() -> Floats:
     """The direction of each kind in the table of the package: float32[kinds, components], rows of unit length."""
     table = default_table()
     return unit_rows(
-        np.stack([weighted_vectors(table, words, table.word_weights(words)).sum(axis=0) for words in _WORDS])
+        np.stack([_weighted_vectors(table, words, table.word_weights(words)).sum(axis=0) for words in _WORDS])
     )
 
 
-def weighted_vectors(table: WordPieceTable, words: Sequence[str], weights: Floats) -> Floats:
+def _weighted_vectors(table: WordPieceTable, words: Sequence[str], weights: Floats) -> Floats:
     """The direction of each word times its weight: float32[words, components]; zero for an unknown word."""
     weighted: Floats = unit_rows(table.word_vectors(words)) * weights[:, None]
     return weighted

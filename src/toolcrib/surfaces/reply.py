@@ -91,7 +91,7 @@ class ReplyRenderer:
         """`definitions` learns how many tokens each reply takes for the tools of each namespace."""
         self._counter = counter
         self._definitions = definitions
-        self.hits = HitRenderer(counter)
+        self.hits = _HitRenderer(counter)
         """Renders single hits."""
 
     async def run(self, hits: Sequence[Hit], work: Callable[[], T], *, economical: bool) -> T:
@@ -245,7 +245,7 @@ def reply_note(reply: SearchReply) -> str:
 # -- hits --------------------------------------------------------------------------------------------------------------
 
 
-class HitRenderer:
+class _HitRenderer:
     """Renders hits as JSON, from any thread. Caches what is slow to compute, by tool."""
 
     def __init__(self, counter: LabelledCounter) -> None:
