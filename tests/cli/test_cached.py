@@ -208,7 +208,10 @@ def test_a_namespace_that_no_server_has_is_refused_without_asking(command: Comma
     [
         (("search", "hello"), ()),
         (("tools",), ()),
-        (("describe", "a:greet"), ("numpy", "toolcrib.search.engine", "toolcrib.gateway.view")),
+        (
+            ("describe", "a:greet"),
+            ("numpy", "toolcrib.search.engine", "toolcrib.gateway.view", "toolcrib.scripting.files"),
+        ),
     ],
     ids=str,
 )

@@ -1,5 +1,6 @@
 """Synonyms, and the domains of words."""
 
+import copy
 from collections import Counter
 
 import pytest
@@ -253,3 +254,10 @@ def test_general_pairs_are_unique_and_without_stop_words() -> None:
     assert [pair for pair, count in Counter([*pairs, *Lexicon.points().pairs]).items() if count > 1] == []
     assert STOP_WORDS.isdisjoint(word for pair in Lexicon.default().pairs for word in pair)
     assert len(Lexicon.default().pairs) == len(pairs) + len(Lexicon.points().pairs)
+
+
+def test_a_lexicon_and_its_copies_say_the_same_before_and_after_their_first_use() -> None:
+    made = Lexicon(frozenset({("car", "vehicle")}), {"traffic": frozenset({"car"})})
+    before = copy.deepcopy(made)
+    for one in (made, before, copy.deepcopy(made)):
+        assert (one.related("cars"), one.domains_of(["cars"])) == (("vehicle",), frozenset({"traffic"}))

@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_read_is_refused(
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "mine").mkdir()
-    monkeypatch.setattr("toolcrib.settings.loader.script_files", closed)
+    monkeypatch.setattr("toolcrib.scripting.files.script_files", closed)
     with pytest.raises(
         SettingsError, match=r"mcp\.json:4: toolcrib\.scripts\.folder cannot be read: .*mine: Permission"
     ):

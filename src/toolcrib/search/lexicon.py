@@ -51,20 +51,33 @@ class Lexicon:
     pairs: frozenset[SynonymPair]
     domains: Mapping[str, frozenset[str]] = field(hash=False)
     """The words of each domain, by its name."""
-    _related: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
-    _fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    _related: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
+    _fields: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
 
     stems_of_synonyms: WordMemo[tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """What `synonym_stems` returns for each word, without the check of its argument; for the search itself."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stems_of_synonyms", WordMemo(self._synonym_stems, _MAX_CACHED))
-        both_ways = chain(self.pairs, ((other, one) for one, other in self.pairs))
-        object.__setattr__(self, "_related", _by_form(both_ways))
-        members = (
-            (part, name) for name, words in self.domains.items() for word in words for part in _with_numbers(word)
-        )
-        object.__setattr__(self, "_fields", _by_form(members))
+
+    def _synonyms(self) -> Mapping[str, tuple[str, ...]]:
+        """The synonyms of each form of a word; worked out on first use, as options hold lexicons that nothing reads."""
+        found = self._related
+        if found is None:
+            found = _by_form(chain(self.pairs, ((other, one) for one, other in self.pairs)))
+            object.__setattr__(self, "_related", found)
+        return found
+
+    def _domain_names(self) -> Mapping[str, tuple[str, ...]]:
+        """The domains of each form of a word, likewise."""
+        found = self._fields
+        if found is None:
+            members = (
+                (part, name) for name, words in self.domains.items() for word in words for part in _with_numbers(word)
+            )
+            found = _by_form(members)
+            object.__setattr__(self, "_fields", found)
+        return found
 
     @classmethod
     def default(cls) -> "Lexicon":
@@ -100,7 +113,8 @@ class Lexicon:
         >>> Lexicon.points().related("averages"), Lexicon.points().related("mean"), Lexicon.points().related("zebra")
         (('mean',), ('average', 'expected', 'mu'), ())
         """
-        found = [self._related[form] for form in _forms(word) if form in self._related]
+        related = self._synonyms()
+        found = [related[form] for form in _forms(word) if form in related]
         return found[0] if len(found) == 1 else tuple(sorted(set().union(*found)))
 
     def domains_of(self, words: Iterable[str]) -> frozenset[str]:
@@ -109,8 +123,9 @@ class Lexicon:
         >>> sorted(Lexicon.default().domains_of(["files", "volume", "zebra"]))
         ['audio_processing', 'file_operations', 'geometry']
         """
+        names = self._domain_names()
         forms = (form for word in words for form in _forms(word))
-        return frozenset().union(*(self._fields.get(form, ()) for form in forms))
+        return frozenset().union(*(names.get(form, ()) for form in forms))
 
 
 def _forms(word: str) -> tuple[str, ...]:

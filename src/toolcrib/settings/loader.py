@@ -8,7 +8,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from toolcrib.checks import checked
@@ -17,7 +19,6 @@ from toolcrib.gateway.keywords import MAX_PHRASE_CHARS, MAX_PHRASES
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.names import check_name, nearest
 from toolcrib.schema import Schema
-from toolcrib.scripting.files import read_script, script_files
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, identify, project_folder, value_at
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, read_file
@@ -191,7 +192,7 @@ def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:
         place.add(f"names a folder that does not exist: {folder}; create it or remove the setting", "scripts", "folder")
         return None
     try:
-        paths = script_files(folder)
+        paths = _scripts().script_files(folder)
     except OSError as error:
         place.add(f"cannot be read: {folder}: {error.strerror or error}", "scripts", "folder")
         return None
@@ -201,10 +202,15 @@ def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:
     return folder
 
 
+def _scripts() -> ModuleType:
+    """What reads scripts: it knows the languages, and few settings name a folder."""
+    return import_module("toolcrib.scripting.files")
+
+
 def _script_problem(path: Path) -> str:
     """Why a script will not become a tool; empty if it will."""
     try:
-        script = read_script(path)
+        script = _scripts().read_script(path)
         check_name(script.name)
         Schema(script.parameters, script.name)
     except ToolcribError as error:
