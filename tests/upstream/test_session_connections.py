@@ -8,8 +8,19 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from tests.upstream.support import CTX, FAST, alive, call, call_json, raw, server_of
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+)
+from tests.upstream.support import CTX, FAST, alive, call, call_json, raw, server_of, serving
 from tests.upstream.test_forwarding import ELICIT, TALK
 
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
@@ -217,9 +228,41 @@ async def test_log_messages_of_a_session_reach_its_running_request() -> None:
     ctx = of("1")
     notice = {"method": "notifications/message", "params": {"level": "info", "data": "d"}}
     async with server_of(raw(**OWN)) as server:
-        await call(server, "tell", ctx, notices=[notice])
+        for _ in range(3):
+            await call(server, "tell", ctx, notices=[notice])
     assert isinstance(ctx.client, Peer)
-    assert ctx.client.logged == ({"level": "info", "logger": "raw", "data": "d"},)
+    assert ctx.client.logged == ({"level": "info", "logger": "raw", "data": "d"},) * 3
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_calls_of_a_session_over_http_are_its_own_with_their_log_messages(streams: bool) -> None:
+    sessions: list[str] = []
+
+    async def answer(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
+        sessions.append(ctx.request.headers["mcp-session-id"])
+        if streams:
+            message = LoggingMessageNotification(params=LoggingMessageNotificationParams(level="error", data="d"))
+            await ctx.session.send_notification(message, related_request_id=ctx.request_id)
+        return CallToolResult(content=[TextContent(type="text", text=str(len(sessions)))])
+
+    async def list_tools(ctx: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[Tool(name="count", input_schema={"type": "object"})])
+
+    app = Server[Any]("web", on_list_tools=list_tools, on_call_tool=answer).streamable_http_app(
+        json_response=not streams
+    )
+    one, two = of("1"), of("2")
+    async with serving(app) as origin:
+        async with server_of(
+            ServerOptions(name="web", transport="http", url=f"{origin}/mcp", **OWN["options"])
+        ) as server:
+            texts = [(await call(server, "count", ctx)).text for ctx in (one, two, one, two, one)]
+    assert texts == ["1", "2", "3", "4", "5"]
+    assert sessions == [sessions[0], sessions[1], sessions[0], sessions[1], sessions[0]]
+    assert sessions[0] != sessions[1]
+    for ctx, count in ((one, 3), (two, 2)):
+        assert isinstance(ctx.client, Peer)
+        assert [message["data"] for message in ctx.client.logged] == (["d"] * count if streams else [])
 
 
 @asynccontextmanager

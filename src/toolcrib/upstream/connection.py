@@ -30,7 +30,7 @@ from mcp_types import (
 
 from toolcrib.schema.invisible import visible
 from toolcrib.tracing import TRACING
-from toolcrib.types import Context, Object, ServerInfo, SessionClient
+from toolcrib.types import Client, Context, Object, ServerInfo, SessionClient
 from toolcrib.upstream.channel import (
     NO_MESSAGE,
     Channel,
@@ -279,28 +279,49 @@ class Connection:
     def takes_plain_calls(self, ctx: Context) -> bool:
         """Whether nothing but the result of a call concerns the client, so that `call_plain` can be tried.
 
-        What the server sends outside of the response is then for no client in particular.
+        What the server sends outside of the response is then for no client in particular, or for that of the session.
         """
         fast_path, client, messages = self.channel.fast_path, ctx.client, self.messages
         return (
             fast_path is not None
             and fast_path.is_usable
-            and messages.users == "all"
-            and not messages.may_ask
+            and (fast_path.has_streams if messages.users == "session" else self._is_for_all)
             and (client is None or (isinstance(client, SessionClient) and not client.wants_progress))
             and (fast_path.has_streams or not self._wants_logs(ctx))
             and not TRACING.is_on
         )
 
+    @property
+    def _is_for_all(self) -> bool:
+        """Whether no client in particular is concerned by what the server sends outside of its responses."""
+        return self.messages.users == "all" and not self.messages.may_ask
+
     def _wants_logs(self, ctx: Context) -> bool:
         """Whether log messages that come with a response are for the client."""
         return self.protocol.modern and LOG_LEVEL_META_KEY in ctx.meta
 
-    async def call_plain(self, ctx: Context, params: Object, timeout_s: float) -> dict[str, Any] | None:
+    def call_plain(self, ctx: Context, params: Object, timeout_s: float) -> Awaitable[dict[str, Any] | None]:
         """Send such a call, and return its raw result; None if it has to be sent by `request`.
 
         Raises as `request` does, and `TimeoutError`.
         """
+        if self.messages.users == "all" or ctx.client is None:
+            return self._call_plain(ctx, params, timeout_s)
+        return self._call_tracked(ctx, ctx.client, params, timeout_s)
+
+    async def _call_tracked(
+        self, ctx: Context, client: Client, params: Object, timeout_s: float
+    ) -> dict[str, Any] | None:
+        running = UpstreamExchange(client, self.messages.logs, may_ask=self.messages.may_ask)
+        with self.messages.track(running):
+            try:
+                return await self._call_plain(ctx, params, timeout_s, running)
+            finally:
+                await running.close()
+
+    async def _call_plain(
+        self, ctx: Context, params: Object, timeout_s: float, running: UpstreamExchange | None = None
+    ) -> dict[str, Any] | None:
         fast_path = self.channel.fast_path
         if fast_path is None:
             return None
@@ -311,7 +332,7 @@ class Connection:
             if found is None or isinstance(found, dict):
                 return found
             with anyio.move_on_at(begun_at + timeout_s) as limit:
-                return await self._read_rest(ctx, found, limit)
+                return await (self._read_rest(ctx, found, limit) if running is None else found(running))
             raise TimeoutError
         except FastPathUnavailable:
             return None
@@ -362,12 +383,17 @@ class Connection:
             meta.pop(RELATED_TASK_META, None)
         return result
 
+    def lacks_log_level(self, ctx: Context) -> bool:
+        """Whether an older server has to be asked for log messages of the level that the client wants."""
+        level = ctx.meta.get(LOG_LEVEL_META_KEY)
+        is_known = self.protocol.modern or level is None or level == self._level
+        return not is_known and self.capabilities.logging is not None
+
     async def set_log_level(self, ctx: Context) -> None:
         """Ask an older server for log messages of the level that the client wants, if it does not know yet."""
-        level = ctx.meta.get(LOG_LEVEL_META_KEY)
-        if self.protocol.modern or level is None or level == self._level or self.capabilities.logging is None:
+        if not self.lacks_log_level(ctx):
             return
-        self._level = level
+        level = self._level = ctx.meta[LOG_LEVEL_META_KEY]
         with suppress(ExchangeError):
             await self._send("logging/setLevel", {"level": level}, self.protocol.headers("logging/setLevel"))
 

@@ -99,6 +99,8 @@ class ConnectionPool:
     def _usable_until(self, connection: HttpConnection) -> float:
         """Until when an idle connection may be used, by the loop's clock."""
         kept_s = min(connection.kept_s, self._kept_s)
+        if kept_s == math.inf:
+            return connection.idle_since + KEEP_ALIVE_S
         return connection.idle_since + min(KEEP_ALIVE_S, kept_s - min(_MARGIN_S, kept_s / 2))
 
     def _learn(self, connection: HttpConnection) -> None:

@@ -184,14 +184,14 @@ class UpstreamServer(RemoteServer):
             holding = earlier.holding(ctx)
             if holding is not None:
                 return self._read(_read_call, await holding.resume(ctx))
-        connection = self._plain_connection(ctx)
-        known = await self._listed_tools(ctx) if connection is None else self._supervisor.tool_list.by_name
-        tool = known.get(name)
+        tool = self._supervisor.tool_list.by_name.get(name)
+        is_plain = tool is not None and not (tool.is_task or tool.header_map)
+        lease = self._plain_connection(ctx) if is_plain else None
+        if lease is None:
+            tool = (await self._listed_tools(ctx)).get(name)
         if tool is None:
             return None
-        raw = None
-        if connection is not None and not (tool.is_task or tool.header_map):
-            raw = await self._call_plain(connection, ctx, tool, arguments, name)
+        raw = None if lease is None else await self._call_plain(lease, ctx, tool, arguments, name)
         result = await self._run(ctx, tool, arguments, name) if raw is None else self._read(_read_call, raw)
         note = self._supervisor.pins.note(tool.own_name)
         return replace(result, meta={**result.meta, TRUST_META: note}) if note else result
@@ -212,26 +212,30 @@ class UpstreamServer(RemoteServer):
             raise await self._not_connected(ctx)
         return known
 
-    def _plain_connection(self, ctx: Context) -> Connection | None:
-        """The shared connection, if nothing but the result of this call concerns its client; else None."""
+    def _plain_connection(self, ctx: Context) -> SessionLease | None:
+        """A connection for a call of which nothing but the result concerns its client, if one is open; else None."""
         connection = self._supervisor.connection
         if connection is None or self._logins is not None or ctx.task is not None or self.status.stale:
             return None
-        if not connection.takes_plain_calls(ctx) or self._supervisor.sessions.wants_own(ctx):
+        sessions = self._supervisor.sessions
+        if sessions.wants_own(ctx):
+            return sessions.lease_open(ctx)
+        if not connection.takes_plain_calls(ctx):
             return None
-        needs_answers = not connection.protocol.modern and (is_open_call(ctx) or self._stays_open(ctx))
-        return None if needs_answers else connection
+        if not connection.protocol.modern and (is_open_call(ctx) or self._stays_open(ctx)):  # it needs answers
+            return None
+        connection.messages.record_caller(ctx)
+        return SessionLease(connection, _keep)
 
     async def _call_plain(
-        self, connection: Connection, ctx: Context, tool: RemoteTool, arguments: Object, name: str
+        self, lease: SessionLease, ctx: Context, tool: RemoteTool, arguments: Object, name: str
     ) -> dict[str, Any] | None:
         """Call the tool, and return its raw result; None if it provably did not run, and is to be sent by `_send`."""
         sent = dict(arguments) if tool.override is None else tool.override.arguments_for(arguments)
-        connection.messages.record_caller(ctx)
         self._running += 1
         try:
             params = {"name": tool.own_name, "arguments": sent}
-            return await connection.call_plain(ctx, params, self.options.call_timeout_s)
+            return await lease.connection.call_plain(ctx, params, self.options.call_timeout_s)
         except TimeoutError:
             raise self._timeout(name) from None
         except ExchangeError as error:
@@ -239,6 +243,7 @@ class UpstreamServer(RemoteServer):
                 return None
             raise self._caller_error(error) from error
         finally:
+            lease.release()
             self._ended()
 
     async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
@@ -527,6 +532,10 @@ class UpstreamServer(RemoteServer):
         if retry_at is None:
             return "It is being tried right now."
         return f"It is tried again in {max(0, round(retry_at - time.time()))} s."
+
+
+def _keep() -> None:
+    """Give nothing back: the connection is everybody's."""
 
 
 def _read_call(raw: dict[str, Any]) -> ToolResult:

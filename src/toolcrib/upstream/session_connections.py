@@ -206,6 +206,20 @@ class SessionConnections:
             raise
         return SessionLease(connection, entry.release)
 
+    def lease_open(self, ctx: Context) -> "SessionLease | None":
+        """Do the same for a call of which nothing but the result concerns its client; None if it is not certain.
+
+        The connection has to be open, and the server knows that it may ask the client nothing.
+        """
+        session = connection_key(ctx)
+        entry = None if session is None else self._entries.get(self._key(ctx, session))
+        if entry is None or entry.connection is None or entry.channel.closed.is_set or entry.handshake.capabilities:
+            return None
+        if not entry.connection.takes_plain_calls(ctx) or entry.connection.lacks_log_level(ctx):
+            return None
+        entry.users += 1
+        return SessionLease(entry.connection, entry.release)
+
     async def _connected(self, entry: _SessionConnection) -> Connection:
         if not entry.ready.is_set():
             await entry.ready.wait()
@@ -222,12 +236,16 @@ class SessionConnections:
             kind = (handshake.discover, to_json(handshake.capabilities))
             found = next((one for one in self._entries.values() if one.key == kind and one.is_free), None)
             return found or self._open(ctx, kind, handshake, exclusive=True)
-        auth = self._options.auth
-        key = (*session, is_modern, "" if auth is None else auth.rights(ctx.caller.scopes))
+        key = self._key(ctx, session)
         entry = self._entries.get(key)
         if entry is None or entry.channel.closed.is_set:
             entry = self._open(ctx, key, self._handshake(_declared(client), modern=is_modern), exclusive=False)
         return entry
+
+    def _key(self, ctx: Context, session: tuple[Hashable, str | None, str | None]) -> Hashable:
+        client, auth = ctx.client, self._options.auth
+        is_modern = not isinstance(client, SessionClient) or client.is_modern
+        return (*session, is_modern, "" if auth is None else auth.rights(ctx.caller.scopes))
 
     def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
         may_ask = self._options.asks is not False
