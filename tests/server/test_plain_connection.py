@@ -75,15 +75,17 @@ ODD_HEADS = {
 }
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["whole", "body apart"])
 @pytest.mark.parametrize("sent", ODD_HEADS.values(), ids=ODD_HEADS.keys())
-async def test_an_unusual_head_is_answered_as_the_servers_own_parser_would_have_it(sent: bytes) -> None:
+async def test_an_unusual_head_is_answered_as_the_servers_own_parser_would_have_it(sent: bytes, apart: bool) -> None:
     async with both() as served:
         received = []
         for reads_plain in (True, False):
             wire = served.connected()
             if not reads_plain:
                 wire.protocol.read_plain = None
-            wire.protocol.data_received(sent)
+            for part in (sent[: -len(BODY)], BODY) if apart else (sent,):
+                wire.protocol.data_received(part)
             received.append((await answers(wire, 1), wire.closed))
             wire.protocol.connection_lost(None)
         assert received[0] == received[1]
@@ -100,6 +102,44 @@ async def test_a_request_in_pieces_is_answered_like_a_whole_one() -> None:
             assert await answers(wire, 1) == whole
             wire.protocol.data_received(PLAIN)
             assert await answers(wire, 1) == whole
+
+
+async def test_a_head_and_its_body_that_come_apart_do_not_reach_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with both() as served:
+        wire = served.connected()
+        begun = wire.protocol.cycle
+        for cut in (len(HEAD) + 4, len(HEAD) + 9, len(PLAIN) - 1):
+            wire.protocol.data_received(PLAIN[:cut])
+            wire.protocol.data_received(PLAIN[cut:])
+            assert (await answers(wire, 1))[0][0] == 200
+        assert wire.protocol.cycle is begun is None
+        wire.protocol.data_received(PLAIN[:-1])
+        wire.protocol.data_received(PLAIN[-1:] + PLAIN)
+        assert [status for status, _, _ in await answers(wire, 2)] == [200, 200]
+        wire.protocol.connection_lost(None)
+
+
+async def test_a_body_that_does_not_come_ends_the_connection() -> None:
+    async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
+        app = http_app(served.server, HttpOptions(body_timeout_s=0.02), ready=lambda: (True, {}))
+        async with app.running():
+            wire = Both(served, app).connected()
+            wire.protocol.data_received(PLAIN[: len(HEAD) + 9])
+            with anyio.fail_after(5):
+                while not wire.closed:
+                    await wire.arrived.wait()
+            assert wire.received.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_request_whose_body_has_yet_to_come_is_answered_before_the_connection_ends() -> None:
+    async with both() as served:
+        wire = served.connected()
+        wire.protocol.data_received(PLAIN[:-3])
+        wire.protocol.shutdown()
+        assert not wire.closed
+        wire.protocol.data_received(PLAIN[-3:])
+        assert (await answers(wire, 1))[0][0] == 200
+        assert wire.closed
 
 
 async def test_requests_that_do_not_wait_for_answers_are_answered_in_order() -> None:

@@ -15,7 +15,7 @@ from tests.server.conftest import JSON, Crib, at_address, client_at, crib, names
 from tests.server.test_stdio import OPENING, request
 
 from toolcrib.server import direct as server_direct
-from toolcrib.server import sdk_workarounds
+from toolcrib.server import sdk_workarounds, session_calls
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, EntryCache, Splicer, defer_entries, spliced
@@ -263,6 +263,7 @@ async def test_a_large_result_is_the_same_over_http_as_in_memory(mode: str) -> N
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sdk_workarounds, "spliced", note)
             patch.setattr(server_direct, "spliced", note)
+            patch.setattr(session_calls, "spliced", note)
             async with at_address(app_of(served)) as url, client_at(f"{url}/mcp", mode=mode) as client:
                 over_http = await client.call_tool("echo", {})
                 with_progress = await client.call_tool("echo", {}, progress_callback=_ignore)

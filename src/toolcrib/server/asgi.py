@@ -66,9 +66,10 @@ from toolcrib.server.context import (
     unauthorized,
 )
 from toolcrib.server.direct import DirectMethods
-from toolcrib.server.front import Front, cancellable
+from toolcrib.server.front import Front, ReadSessionRequest, cancellable
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
+from toolcrib.server.plain_connection import Awaited, PlainRequest
 from toolcrib.types import Authenticator, Caller, ToolProvider
 
 logger = logging.getLogger(__name__)
@@ -153,13 +154,14 @@ class HttpApp(AsgiApp):
         owner: LifespanContext | None = None,
         routes: Sequence[BaseRoute] = (),
         direct: DirectMethods | None = None,
+        sessions: ReadSessionRequest | None = None,
     ) -> None:
         """`paths` are the endpoint's, below the mount; None gives it every path but those of health and authentication.
 
         `end_streams` ends responses that never end by themselves; `listening` is called with the address at which the
         app is served by itself; `owner` runs around the lifespan. `routes` are served without authentication;
-        `direct` answers what needs no layer. Raises `SettingsError` when other machines could reach the app and nothing
-        authenticates them.
+        `direct` answers what needs no layer, and `sessions` reads the same of sessions. Raises `SettingsError` when
+        other machines could reach the app and nothing authenticates them.
         """
         self.options = options
         self.path = paths[0] if paths else options.path
@@ -194,7 +196,7 @@ class HttpApp(AsgiApp):
         self._front: Front | None = None
         if direct is not None:
             taken = _without_routes(paths or (), open_routes)
-            self._front = Front(direct, options, authenticator, taken)
+            self._front = Front(direct, options, authenticator, taken, sessions)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, or the lifespan."""
@@ -202,7 +204,7 @@ class HttpApp(AsgiApp):
             await self._starting.wait()
         await cancellable(self._app, scope, receive, send)
 
-    def read_plain(self, data: bytes) -> Callable[[], Awaitable[tuple[int, bytes]]] | None:
+    def read_plain(self, data: bytes) -> PlainRequest | Awaited | None:
         """Read a whole request that needs none of the layers; see `AsgiApp`."""
         return self._front.read(data) if self._front is not None and self._is_running else None
 

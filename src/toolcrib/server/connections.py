@@ -118,6 +118,8 @@ class _Bounded(PlainConnection):
         self._head_bytes = 0
         self._deadline: TimerHandle | None = None
         self._in_body = False
+        self._is_held = False
+        """Whether the deadline is that of a request that is held."""
         self._closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -147,18 +149,37 @@ class _Bounded(PlainConnection):
             if not self._closed and not self.transport.is_closing():
                 self._read(data)
             return
-        for start in range(0, len(data), _PART_BYTES):
-            if self._closed or self.transport.is_closing():
-                return
-            self._parse(data[start : start + _PART_BYTES])
+        self._parse_held(data)
 
     def _read(self, part: bytes) -> None:
         """Read what may be a whole request."""
-        has_begun = self._in_body or self._head_bytes or self._is_answering()
-        if has_begun or not self.begin_plain(part):
+        if self._in_body or self._head_bytes or self._is_answering():
             self._parse(part)
-        elif self._deadline is not None:
+        elif not self.begin_plain(part):
+            self._parse_held(part)
+        elif self._held:
+            if self._deadline is None or not self._is_held:
+                self._arm(self.limits.options.body_timeout_s)
+            self._is_held = True
+        else:
+            self._is_held = False
+            if self._deadline is not None:
+                self._arm(None)
+
+    def _parse_held(self, more: bytes = b"") -> None:
+        """Let the parser have what was held, and more."""
+        if self._is_held:
             self._arm(None)
+        whole, self._held, self._is_held = self._held + more, b"", False
+        for start in range(0, len(whole), _PART_BYTES):
+            if not self._closed and not self.transport.is_closing():
+                self._parse(whole[start : start + _PART_BYTES])
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer to what has begun to arrive."""
+        if self._held:
+            self._parse_held()
+        super().shutdown()
 
     def _parse(self, part: bytes) -> None:
         request, in_body = self.cycle, self._in_body
@@ -207,7 +228,7 @@ class _Bounded(PlainConnection):
             self._arm(self.limits.options.body_timeout_s)  # an earlier request is still being answered
         elif self._in_body and self.cycle.response_started:
             self._close()
-        elif self._in_body or self._head_bytes:
+        elif self._in_body or self._head_bytes or self._held:
             self._refuse(408)
         else:
             self._close()

@@ -46,6 +46,7 @@ from toolcrib.server.context import (
     to_context,
 )
 from toolcrib.server.handlers import ToolServer, error_outcome, outcome_of
+from toolcrib.server.plain_connection import PlainAnswer, SendEvent
 from toolcrib.server.sdk_workarounds import (
     SPLICES_KEY,
     defer_large_parts,
@@ -136,6 +137,7 @@ class RequestHead(NamedTuple):
 
     version: str
     method: str
+    """Empty for a request of a session, whose body alone has it."""
     name: str
     """The value of `Mcp-Name`; empty without one."""
     session: str | None
@@ -265,22 +267,22 @@ class DirectMethods:
 
     async def respond(self, request: DirectRequest, send: Send) -> None:
         """Answer a request as an ASGI app does."""
-        status, body = await self.answer(request)
+        status, body, _ = await self.answer(request)
         headers = [(b"content-length", b"%d" % len(body)), (b"content-type", _JSON)]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def answer(self, request: DirectRequest) -> tuple[int, bytes]:
-        """Return the status and the body of the answer to a request."""
+    async def answer(self, request: DirectRequest, _: SendEvent | None = None) -> PlainAnswer:
+        """Return the answer to a request, which has no events before it."""
         started, outcome, observe = time.monotonic(), "cancelled", self._server.observe
         try:
             result, body = await self._answer(request)
             outcome = outcome_of(result)
         except Exception as error:  # noqa: BLE001 - as the SDK does
             outcome, failed = error_outcome(error), modern_error_data(error)
-            return ERROR_CODE_HTTP_STATUS.get(failed.code, _OK), _error_body(request.request_id, failed)
+            return PlainAnswer(ERROR_CODE_HTTP_STATUS.get(failed.code, _OK), _error_body(request.request_id, failed))
         else:
-            return _OK, body
+            return PlainAnswer(_OK, body)
         finally:
             if observe is not None:
                 observe(request.method, outcome, time.monotonic() - started)

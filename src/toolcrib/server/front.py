@@ -8,18 +8,19 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NamedTuple, cast
 
 import anyio
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcrib.providers.request_scope import is_unscoped
 from toolcrib.server.auth import Credentials, HostRules, StaticTokens, token_digest
 from toolcrib.server.direct import DirectMethods, RequestHead, accepts_json, is_answered
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.plain_connection import AWAITED, Awaited, PlainRequest
 from toolcrib.server.process import RUNNING_KEY, RunningRequest
 from toolcrib.types import LOCAL, Authenticator, Caller
 
@@ -52,6 +53,12 @@ _MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
 """Of a head that is remembered."""
 _MAX_LENGTH_DIGITS: Final = 9
+_MAX_HELD_BYTES: Final = 16 * 1024
+"""Of a body that is waited for; a longer one is the parser's."""
+
+
+ReadSessionRequest = Callable[[RequestHead, Caller, bytes], PlainRequest | None]
+"""Reads a request of a session, whose head has no method, with its body; None if the layers are to serve it."""
 
 
 async def cancellable(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,9 +129,11 @@ class Front:
         options: HttpOptions,
         authenticator: Authenticator | None,
         paths: Collection[str],
+        sessions: ReadSessionRequest | None = None,
     ) -> None:
-        """`paths` are those of the endpoint that no other route has."""
+        """`paths` are those of the endpoint that no other route has. `sessions` reads requests of sessions."""
         self._direct = direct
+        self._sessions = sessions
         self._options = options
         self._tokens: StaticTokens | Credentials | None = None
         if type(authenticator) in (StaticTokens, Credentials):  # a subclass may ask for more than a token
@@ -140,17 +149,24 @@ class Front:
         """Recent heads by their digests, as they contain tokens; None for those of other requests."""
         self._salt = secrets.token_bytes(16)
 
-    def read(self, data: bytes) -> Callable[[], Awaitable[tuple[int, bytes]]] | None:
-        """Read a whole request, and return what answers it; None if the layers are to serve it."""
+    def read(self, data: bytes) -> PlainRequest | Awaited | None:
+        """Read a whole request, and return what answers it; None if the layers are to serve it.
+
+        Returns `AWAITED` if a part of the body is missing.
+        """
         end = data.find(_HEAD_END) + len(_HEAD_END)
         head = self._head(data[:end])
-        if head is None or len(data) != end + head.length or not is_unscoped():
+        if head is None or len(data) > end + head.length or not is_unscoped():
             return None
+        if len(data) < end + head.length:
+            return AWAITED if head.length <= _MAX_HELD_BYTES else None
         caller = LOCAL if self._is_open else self._caller(head.token)
         if caller is None:
             return None
+        if not head.request.method:
+            return None if self._sessions is None else self._sessions(head.request, caller, data[end:])
         request = self._direct.read_plain(head.request, caller, data[end:])
-        return None if request is None else partial(self._direct.answer, request)
+        return None if request is None else PlainRequest(partial(self._direct.answer, request))
 
     def _head(self, head: bytes) -> PlainHead | None:
         """Read the head of a request; None if the request has to pass the layers."""
@@ -172,18 +188,14 @@ class Front:
         found = None if headers is None else self._plain_headers(headers)
         if headers is None or found is None or found.get(b"content-type", b"").lower() != _JSON:
             return None
-        version = found.get(b"mcp-protocol-version", b"").decode()
-        method = found.get(b"mcp-method", b"").decode()
-        if version not in MODERN_PROTOCOL_VERSIONS or not is_answered(method):
-            return None
+        method, session = _method(found), found.get(b"mcp-session-id")
         length, given = found.get(b"content-length", b""), found.get(b"authorization", b"")
+        if method is None or not accepts_json(found.get(b"accept", b"")):
+            return None
         if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS or int(length) > self._most_bytes:
             return None
-        if not accepts_json(found.get(b"accept", b"")):
-            return None
-        session = found.get(b"mcp-session-id")
         request = RequestHead(
-            version=version,
+            version=found.get(b"mcp-protocol-version", b"").decode(),
             method=method,
             name=found.get(b"mcp-name", b"").decode(),
             session=None if session is None else session.decode(),
@@ -219,6 +231,15 @@ class Front:
         if len(self._hosts) < _MAX_HOSTS:
             self._hosts.add(host)
         return True
+
+
+def _method(headers: dict[bytes, bytes]) -> str | None:
+    """The method that the headers name; empty for a request of a session, and None for one that is not plain."""
+    version = headers.get(b"mcp-protocol-version")
+    if version is None or version.decode() in HANDSHAKE_PROTOCOL_VERSIONS:
+        return "" if headers.get(b"mcp-session-id") else None
+    method = headers.get(b"mcp-method", b"").decode()
+    return method if version.decode() in MODERN_PROTOCOL_VERSIONS and is_answered(method) else None
 
 
 def _scope(path: bytes, headers: list[tuple[bytes, bytes]]) -> Scope:

@@ -20,18 +20,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import InvalidRequest, NotStarted
 from toolcrib.server.asgi import LISTEN_METHOD, HttpApp, LifespanContext, Readiness
-from toolcrib.server.auth import extra_paths
+from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY, extra_paths
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER, body_too_large, error_response
-from toolcrib.server.direct import DirectMethods
+from toolcrib.server.direct import DirectMethods, RequestHead
 from toolcrib.server.front import cancel_on_disconnect
 from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.plain_connection import PlainRequest
 from toolcrib.server.replicas import ReplicaEndpoint, Replicas
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
 from toolcrib.server.session_calls import BODY_KEY, SessionCalls, is_supported
 from toolcrib.server.sessions import SessionManager
 from toolcrib.state.base import StateStore
-from toolcrib.types import Authenticator, Object
+from toolcrib.types import LOCAL, Authenticator, Caller, Object
 from toolcrib.upstream.bounds import Meter
 
 _STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
@@ -96,6 +97,7 @@ def http_app(
         owner=owner,
         routes=routes,
         direct=direct,
+        sessions=endpoint.read_session_request if replicas is None else None,
     )
 
 
@@ -170,6 +172,20 @@ class StreamableHttpEndpoint:
             await events.handle_request(scope, replay, splicer)
         else:
             await cancel_on_disconnect(plain.handle_stateless, scope, replay, splicer)
+
+    def read_session_request(self, head: RequestHead, caller: Caller, body: bytes) -> PlainRequest | None:
+        """Read a request of a session that needs none of the app's layers; None for any other."""
+        session, scope = head.session or "", {**head.scope, BODY_KEY: body}
+        if self._managers is None:
+            return None
+        more: dict[str, Any] = {
+            SPLICES_KEY: {},
+            BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0,
+        }
+        if caller is not LOCAL:
+            more |= {CALLER_KEY: caller, OWN_CREDENTIAL_KEY: True}
+        answer = self._managers[0].read_plain(session, caller, {**scope, **more})
+        return None if answer is None else PlainRequest(answer, ends_with_connection=False)
 
     def end_session_streams(self) -> None:
         """End the streams of sessions; the sessions stay."""

@@ -170,10 +170,10 @@ class AsgiApp(ABC):
     ) -> None:
         """Serve one connection, or the lifespan."""
 
-    def read_plain(self, data: bytes) -> Callable[[], Awaitable[tuple[int, bytes]]] | None:  # noqa: ARG002 - for subclasses
-        """Read a whole HTTP request that needs none of the app's layers; None for any other.
+    def read_plain(self, data: bytes) -> Any:  # noqa: ARG002 - for subclasses
+        """Read a whole HTTP request that needs none of the app's layers, as a `plain_connection.PlainRequest`.
 
-        What is returned answers it with a status and JSON.
+        Returns None for any other, and what says so if a part of the body is missing.
         """
         return None
 

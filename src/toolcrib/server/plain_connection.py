@@ -17,6 +17,10 @@ logger = logging.getLogger(__name__)
 
 _BEGINS: Final = b"POST "
 _OK: Final = 200
+_LENGTH: Final = b"content-length: "
+_STREAM_HEAD: Final = (
+    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\ntransfer-encoding: chunked\r\n"
+)
 _JSON_TYPE: Final = b"\r\ncontent-type: application/json\r\n"
 
 
@@ -30,9 +34,25 @@ class PlainAnswer(NamedTuple):
     """Further lines of the head."""
 
 
-AnswerPlain = Callable[[], Awaitable[PlainAnswer]]
-ReadPlain = Callable[[bytes], AnswerPlain | None]
-"""Reads a request; returns what answers it, or None if it is not whole, or not plain."""
+SendEvent = Callable[[bytes, bytes], Awaitable[None]]
+"""Sends a JSON message before the answer, which becomes a stream of events. Takes further lines of the head, too."""
+
+
+class PlainRequest(NamedTuple):
+    """A plain request."""
+
+    answer: Callable[[SendEvent], Awaitable[PlainAnswer]]
+    ends_with_connection: bool = True
+    """Whether it is cancelled when its client disconnects."""
+
+
+class Awaited:
+    """The beginning of a plain request of which a part of the body is still to come."""
+
+
+AWAITED: Final = Awaited()
+ReadPlain = Callable[[bytes], PlainRequest | Awaited | None]
+"""Reads a request; None if it is not certainly plain."""
 
 
 class _ServerState(Protocol):
@@ -59,6 +79,11 @@ class PlainConnection(asyncio.Protocol):
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
         super().__init__(config, *args, **more)  # type: ignore[call-arg]  # the base beside this mixin takes them
         self._answering: asyncio.Task[None] | None = None
+        self._ends_with_connection = True
+        self._streams = False
+        """Whether the answer has begun as a stream of events."""
+        self._held = b""
+        """The head of a plain request, and what has come of its body: many clients send the two separately."""
         self._later = b""
         """What has come while a request is being answered."""
         self._is_last = False
@@ -70,18 +95,23 @@ class PlainConnection(asyncio.Protocol):
         """How answers begin with these default headers."""
 
     def begin_plain(self, data: bytes) -> bool:
-        """Begin to answer a plain request. Returns false if it is none, or is not all that came.
+        """Begin to answer a plain request, or wait for the rest of it. Returns false if it is none.
 
         To be called only when no other request of the connection has begun.
         """
-        if self.read_plain is None or not data.startswith(_BEGINS) or self.flow.write_paused:
+        if self.read_plain is None or not (self._held or data.startswith(_BEGINS)) or self.flow.write_paused:
             return False
-        answer = self.read_plain(data)
-        if answer is None:
+        request = self.read_plain(self._held + data)
+        if request is None:
             return False
         if self.timeout_keep_alive_task is not self._idle_timer:
             self._unset_keepalive_if_required()
-        self._answering = self.loop.create_task(self._answer(answer))
+        if isinstance(request, Awaited):
+            self._held += data
+            return True
+        self._held = b""
+        self._ends_with_connection = request.ends_with_connection
+        self._answering = self.loop.create_task(self._answer(request))
         return True
 
     def keep_for_later(self, data: bytes) -> bool:
@@ -93,9 +123,9 @@ class PlainConnection(asyncio.Protocol):
         self._later += data
         return True
 
-    async def _answer(self, answer: AnswerPlain) -> None:
+    async def _answer(self, request: PlainRequest) -> None:
         try:
-            status, body, headers = await answer()
+            status, body, headers = await request.answer(self._send_event)
         except Exception:
             logger.exception("a request failed unexpectedly")
             self.transport.close()
@@ -105,19 +135,41 @@ class PlainConnection(asyncio.Protocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        if self._streams:
+            self._end_stream(body)
+            return
         start = self._begin_answer() if status == _OK else self._begin_answer().replace(b"200 OK", _reason(status), 1)
         closing = b"connection: close\r\n" if self._is_last else b""
         self.transport.write(b"%b%d%b%b%b\r\n%b" % (start, len(body), _JSON_TYPE, headers, closing, body))
+        self._end_answer()
+
+    def _end_answer(self) -> None:
         if self._is_last:
             self.transport.close()
+        else:
+            self._wait_for_next()
+
+    async def _send_event(self, headers: bytes, data: bytes) -> None:
+        if self.flow.write_paused:
+            await self.flow.drain()
+        if self.transport.is_closing():
             return
-        self._wait_for_next()
+        if not self._streams:
+            self._streams = True
+            defaults = self._begin_answer().removesuffix(_LENGTH)
+            self.transport.write(b"%b%b%b\r\n" % (defaults, headers, _STREAM_HEAD))
+        self.transport.write(_chunk(data))
+
+    def _end_stream(self, data: bytes) -> None:
+        self._streams = False
+        self.transport.write(_chunk(data) + b"0\r\n\r\n")
+        self._end_answer()
 
     def _begin_answer(self) -> bytes:
         defaults = self.server_state.default_headers
         if defaults is not self._defaults:
             lines = b"".join(b"%b: %b\r\n" % pair for pair in defaults)
-            self._defaults, self._start = defaults, b"HTTP/1.1 200 OK\r\n%bcontent-length: " % lines
+            self._defaults, self._start = defaults, b"HTTP/1.1 200 OK\r\n%b%b" % (lines, _LENGTH)
         return self._start
 
     def _wait_for_next(self) -> None:
@@ -135,7 +187,7 @@ class PlainConnection(asyncio.Protocol):
         """Close a connection that has been idle for long enough. One timer serves for many requests."""
         self._idle_timer = self.timeout_keep_alive_task = None
         left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if self._answering is not None or self.transport.is_closing():
+        if self._answering is not None or self._held or self.transport.is_closing():
             return
         if left > 0:
             self._idle_timer = self.timeout_keep_alive_task = self.loop.call_later(left, self._close_idle)
@@ -150,12 +202,17 @@ class PlainConnection(asyncio.Protocol):
             self._is_last = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel a request whose client has left."""
-        if self._answering is not None:
+        """Cancel a request whose client has left, if it ends with its connection."""
+        if self._answering is not None and self._ends_with_connection:
             self._answering.cancel()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
+
+
+def _chunk(data: bytes) -> bytes:
+    event = b"event: message\r\ndata: %b\r\n\r\n" % data
+    return b"%x\r\n%b\r\n" % (len(event), event)
 
 
 def _reason(status: int) -> bytes:

@@ -26,7 +26,7 @@ from toolcrib.server.auth import url_host
 from toolcrib.server.connections import bounded_protocol
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.plain_connection import AnswerPlain, PlainAnswer
+from toolcrib.server.plain_connection import Awaited, PlainAnswer, PlainRequest, SendEvent
 
 RUNNING_KEY: Final = "toolcrib.running"
 """ASGI scope key: the `RunningRequest` of a POST, where this process serves the app by itself."""
@@ -142,18 +142,22 @@ class InFlightRequests:
             headers = {"Retry-After": str(_RESTART_S)}
             await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
 
-    def read_plain(self, data: bytes) -> AnswerPlain | None:
+    def read_plain(self, data: bytes) -> PlainRequest | Awaited | None:
         """Read a request that the app answers without ASGI; None for any other."""
         if self._read_plain is None or self.is_retiring:
             return None
-        answer = self._read_plain(data)
-        return None if answer is None else partial(self._answer_plain, answer)
+        request: PlainRequest | Awaited | None = self._read_plain(data)
+        if request is None or isinstance(request, Awaited):
+            return request
+        return PlainRequest(partial(self._answer_plain, request.answer), request.ends_with_connection)
 
-    async def _answer_plain(self, answer: Callable[[], Awaitable[tuple[int, bytes]]]) -> PlainAnswer:
+    async def _answer_plain(
+        self, answer: Callable[[SendEvent], Awaitable[PlainAnswer]], send_event: SendEvent
+    ) -> PlainAnswer:
         running = RunningRequest()
         self._running.add(running)
         try:
-            return PlainAnswer(*await answer())
+            return await answer(send_event)
         except asyncio.CancelledError:
             if not _was_cancelled_here(running):
                 raise

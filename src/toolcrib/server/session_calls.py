@@ -24,11 +24,12 @@ from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from toolcrib.server.context import SESSION_HEADER, RequestContext, to_context
+from toolcrib.server.context import EVENTS_KEY, SESSION_HEADER, RequestContext, to_context
 from toolcrib.server.direct import accepts_json, short_text
 from toolcrib.server.dormant import DormantChannel, EndSession
 from toolcrib.server.handlers import ToolServer
-from toolcrib.server.sdk_workarounds import defer_large_parts, restore_large_parts
+from toolcrib.server.plain_connection import PlainAnswer, SendEvent
+from toolcrib.server.sdk_workarounds import SPLICES_KEY, defer_large_parts, restore_large_parts, spliced
 from toolcrib.tracing import TRACING
 from toolcrib.types import Object, ToolResult
 
@@ -39,6 +40,8 @@ _VERSIONS: Final = "2.3."
 BODY_KEY: Final = "toolcrib.body"
 """ASGI scope key: the whole body of a request."""
 _METHODS: Final = ("tools/call", "tools/list", "ping")
+_CALL: Final = ("tools/call",)
+_CALL_TEXT: Final = b'"tools/call"'
 _KEYS: Final = frozenset({"jsonrpc", "id", "method", "params"})
 _CALL_KEYS: Final = frozenset({"name", "arguments"})
 _PROGRESS: Final = "progressToken"
@@ -130,6 +133,35 @@ class SessionCalls:
         reply = await self._reply(session_id, connection, message, Request(scope, receive))
         await _respond(session_id, reply, send)
         return True
+
+    def read_plain(self, scope: Scope) -> JSONRPCRequest | None:
+        """Read a plain call; None for any other message."""
+        if _CALL_TEXT not in scope[BODY_KEY] or TRACING.is_on or not self._server.is_unchanged:
+            return None
+        message = _read_request(scope, _CALL)
+        return message if message is not None and _is_plain_call(message.params or {}) else None
+
+    async def answer_plain(
+        self, session_id: str, opening: Object, scope: Scope, message: JSONRPCRequest, send_event: SendEvent
+    ) -> PlainAnswer:
+        """Answer such a call of a session, with or without a transport."""
+        named = b"%b: %b\r\n" % (SESSION_HEADER.encode(), session_id.encode("latin-1"))
+        answered = False
+
+        async def notify(notification: Object) -> None:
+            if not answered:
+                await send_event(named, to_json(notification))
+
+        if _accepts_events(scope):
+            scope[EVENTS_KEY] = notify
+        connection = self._connections.get(session_id) or self._dormant.get(session_id)
+        if connection is None:
+            connection = self._dormant[session_id] = self._opened_again(session_id, opening)
+        reply = await self._reply(session_id, connection, message, Request(scope))
+        answered = True
+        if not reply.body:
+            return PlainAnswer(HTTPStatus.INTERNAL_SERVER_ERROR, _TERMINATED, named)
+        return PlainAnswer(HTTPStatus.OK, spliced(reply.body, scope[SPLICES_KEY]), named)
 
     def _opened_again(self, session_id: str, opening: Object) -> Connection:
         channel = DormantChannel(partial(self._connections.get, session_id))
@@ -302,6 +334,10 @@ def _short_text(result: ToolResult) -> dict[str, Any] | None:
     """The result with a single short text, as most are, as the SDK would write it; None for any other result."""
     text = short_text(result)
     return None if text is None else {"content": [{"text": text, "type": "text"}], "isError": result.is_error}
+
+
+def _accepts_events(scope: Scope) -> bool:
+    return any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
 
 
 def _is_plain(scope: Scope) -> bool:

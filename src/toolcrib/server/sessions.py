@@ -9,10 +9,10 @@ is closed, and the next request that needs one opens another under the same id.
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, Final
 from uuid import uuid4
@@ -23,17 +23,20 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, Authorizat
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import JSONRPCRequest
 from pydantic_core import from_json, to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import ExecutionFailed
+from toolcrib.server.auth import sdk_user
 from toolcrib.server.connections import RateLimitedLog
 from toolcrib.server.context import SESSION_HEADER, error_response, request_caller
 from toolcrib.server.dormant import DormantSessions, EndSession
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.plain_connection import PlainAnswer, SendEvent
 from toolcrib.server.replicas import Replicas
 from toolcrib.server.session_calls import SessionCalls, respond
-from toolcrib.types import LOCAL, Object
+from toolcrib.types import LOCAL, Caller, Object
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +57,8 @@ _TOO_MANY: Final = ExecutionFailed(
     "You have too many sessions in use, or all callers together have.",
     hint=f"Close one that is not needed, or try again in {_RETRY_AFTER_S} s.",
 )
+
+_NOT_FOUND: Final = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Session not found"}}'
 
 _Owner = tuple[str | None, str | None, str]
 """A caller: its tenant and id."""
@@ -187,6 +192,34 @@ class SessionManager:
         with self._in_use(session_id, session):
             if not await self._answered(session_id, transport, scope, receive, send):
                 await self._manager.handle_request(scope, receive, send)
+
+    def read_plain(
+        self, session_id: str, caller: Caller, scope: Scope
+    ) -> Callable[[SendEvent], Awaitable[PlainAnswer]] | None:
+        """Read a call of a session that needs no layer of the app, and return what answers it; None for any other."""
+        session = self._sessions.get(session_id)
+        if session is None or self._calls is None or session.opening is None:
+            return None
+        owner = session.credential if session.is_dormant else self._manager._session_owners.get(session_id)  # noqa: SLF001 - as below
+        message = self._calls.read_plain(scope) if owner == _credential_of(caller) else None
+        if message is None:
+            return None
+        return partial(self._answer_plain, self._calls, session_id, session.opening, scope, message)
+
+    async def _answer_plain(
+        self,
+        calls: SessionCalls,
+        session_id: str,
+        opening: Object,
+        scope: Scope,
+        message: JSONRPCRequest,
+        send_event: SendEvent,
+    ) -> PlainAnswer:
+        session = self._sessions.get(session_id)
+        if session is None or not (session.is_dormant or session_id in self._manager._server_instances):  # noqa: SLF001 - as below
+            return PlainAnswer(HTTPStatus.NOT_FOUND, _NOT_FOUND)  # it has just ended
+        with self._in_use(session_id, session):
+            return await calls.answer_plain(session_id, opening, scope, message, send_event)
 
     @contextmanager
     def _in_use(self, session_id: str, session: _Session) -> Iterator[None]:
@@ -501,6 +534,12 @@ def _credential(scope: Scope) -> AuthorizationContext | None:
     """What alone may use a session that is opened by this request."""
     user = scope.get("user")
     return authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+
+
+@lru_cache(maxsize=1024)
+def _credential_of(caller: Caller) -> AuthorizationContext | None:
+    """The same for a caller who has authenticated with a token of the settings, or need not."""
+    return None if caller is LOCAL else authorization_context(sdk_user(caller))
 
 
 def _initialize_params(body: bytes) -> Object | None:
