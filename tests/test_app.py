@@ -100,6 +100,14 @@ def test_a_handler_in_place_of_its_tool_is_refused_with_the_right_order() -> Non
         App().add_server(server)
 
 
+@pytest.mark.parametrize("server", ["uvx mcp-server-time", {"command": "run"}, None, object()])
+def test_what_is_no_server_cannot_be_included(server: object) -> None:
+    app = App()
+    with pytest.raises(InvalidRequest, match="server must be an MCP server, not"):
+        app.include(server, "time")
+    assert app.statuses() == ()
+
+
 async def test_a_limit_that_is_no_number_is_refused() -> None:
     limit: Any = "5"
     with pytest.raises(InvalidRequest, match="limit must be a whole number or None, not str"):

@@ -411,7 +411,15 @@ class App(ToolDecorator, ServableApp):
         return tool
 
     def include(self, server: object, name: str) -> None:
-        """Add an MCP server object of this process, an SDK server or a FastMCP; `name` is its namespace."""
+        """Add an MCP server object of this process, an SDK server or a FastMCP; `name` is its namespace.
+
+        Raises `InvalidRequest` for anything else, and for a taken name.
+        """
+        if not import_module("toolcrib.upstream.targets").is_target(server):
+            raise InvalidRequest(
+                f"App.include: server must be an MCP server, not {type(server).__name__}.",
+                hint="Give an SDK Server or MCPServer, or a FastMCP; add_server takes those with a command or a URL.",
+            )
         self.add_server(ServerOptions(name=name, target=server))
 
     async def reload(self, settings: Settings) -> SettingsChange:

@@ -38,7 +38,7 @@ _REASON_LIMIT: Final = 300
 NESTED_TOO_DEEP: Final = "is nested more than 200 levels deep"
 """What is wrong with a message, or an entry of a list, that the parser gives up on."""
 _TOO_DEEP: Final = "toolcrib/tooDeep"
-"""The key that marks what stands for such an entry."""
+"""The key that marks an entry that takes the place of such a one."""
 _LABELS: Final = ("name", "uri", "uriTemplate")
 
 
@@ -86,7 +86,7 @@ def is_modern(version: str) -> bool:
 
 
 def without_depth(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands for a list entry that is nested too deep: its name or URI, and a mark that has it rejected."""
+    """What takes the place of a list entry that is nested too deep: its name or URI, and a mark to reject it by."""
     kept = {key: value for key, value in entry.items() if key in _LABELS and isinstance(value, str)}
     return {**kept, _TOO_DEEP: True}
 

@@ -145,6 +145,17 @@ def test_an_override_that_a_call_would_fail_with_rejects_the_tool(
     assert re.search(reason, rejected.reason)
 
 
+async def test_a_call_of_a_tool_whose_override_does_not_fit_is_referred_to_the_settings() -> None:
+    wrong = ToolOverride(arguments={"repository": ArgumentOverride(fixed="a/b")})
+    with anyio.fail_after(20):
+        async with App(Settings(servers=(github({"params": wrong}),), fleet=FAST)) as app:
+            await app.settled()
+            with pytest.raises(ToolNotFound) as caught:
+                await app.call("github:params")
+    assert caught.value.message.startswith('"github:params" cannot be used: its override does not fit: ')
+    assert caught.value.hint == "Correct the override in the settings."
+
+
 async def test_an_override_of_a_tool_that_is_not_there_is_reported() -> None:
     async with server_of(github({"parms": ToolOverride(hidden=True)})) as server:
         (rejected,) = server.status.rejected

@@ -180,6 +180,9 @@ async def test_a_first_list_with_a_hard_finding_is_held_until_it_is_trusted(stat
         assert list(await descriptions(app)) == ["find"]
         [status] = app.statuses()
         assert "asks the model to hide something from the user" in status.rejected[0].reason
+        with pytest.raises(ToolNotFound) as caught:
+            await app.call("wiki:add")
+        assert str(caught.value).endswith("`toolcrib trust` accepts it.")
         assert await PinStore(state).trust("wiki", "add") == ["add"]
     async with gateway(wiki, state, "hold") as app:
         assert set(await descriptions(app)) == {"find", "add"}

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 from zlib import crc32
 
 from toolcrib.catalog import quote
@@ -13,6 +14,9 @@ from toolcrib.gateway.server_states import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.gateway.view import View, may_see, merge_sorted
 from toolcrib.trust.pins import is_document
 from toolcrib.types import Caller, Filters, Key, Policy, Rejected, ServerState, ServerStatus, Tool, Visibility
+
+_OVERRIDE: Final = "its override "
+"""How the reason begins that an override of the settings does not fit its tool."""
 
 
 def namespace_counts(view: View) -> Mapping[str, int]:
@@ -112,10 +116,12 @@ def explain_rejected(
         if name in names and may_see(policy, caller, one.tool or Tool(name=tool, namespace=space)):
             id_ = f"{space}:{tool}" if space else tool
             why = one.rejected.reason.removeprefix(f"{id_}: ").rstrip(".")
-            return ToolNotFound(
-                f"{quote(id_)} cannot be used: its definition was rejected: {why}.",
-                hint="Fix the definition at its source.",
-            )
+            if why.startswith(_OVERRIDE):
+                return ToolNotFound(
+                    f"{quote(id_)} cannot be used: {why}.", hint="Correct the override in the settings."
+                )
+            hint = "" if one.rejected.held else "Fix the definition at its source."
+            return ToolNotFound(f"{quote(id_)} cannot be used: its definition was rejected: {why}.", hint=hint)
     return None
 
 

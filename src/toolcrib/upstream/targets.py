@@ -44,6 +44,12 @@ def sdk_server(target: object) -> Server[Any] | None:
     return None
 
 
+def is_target(target: object) -> bool:
+    """Whether the object may be a target: a server, a command, a transport, or a function that returns one."""
+    known = isinstance(target, (StdioServerParameters, AbstractAsyncContextManager))
+    return known or callable(target) or sdk_server(target) is not None
+
+
 def resolve_target(options: ServerOptions) -> ServerOptions:
     """Return the options with the target's transport; a target that is a command becomes one."""
     target = options.target
