@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolcrib.search import ranking
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.intent import TOOL_VERBS, read_intent
@@ -27,7 +28,7 @@ from toolcrib.search.text import (
     stem,
 )
 from toolcrib.search.vectors import default_table
-from toolcrib.types import Hit, SearchReply, SearchRequest, Tool, Visibility
+from toolcrib.types import Filters, Hit, SearchReply, SearchRequest, Tool, Visibility
 
 TABLE = default_table()
 
@@ -494,3 +495,28 @@ def test_the_page_on_ranking_has_every_number_of_the_formula(options: SignalWeig
     assert {name: float(documented[name]) for name in options.__slots__} == {
         name: getattr(options, name) for name in options.__slots__
     }
+
+
+def test_tools_that_are_left_out_before_the_comparison_would_not_have_been_among_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = np.random.default_rng(7)
+    texts = [" ".join(chance.choice(VOCABULARY, size=2 + number % 7)) for number in range(2_600)]
+    tools = [
+        Tool(name=f"{text.split()[0]}_{number}", namespace="ab"[number % 2], description=text)
+        for number, text in enumerate(texts)
+    ]
+    index, mask = Index.build(tools), (chance.random(len(tools)) < 0.9).tobytes()
+    options = SearchOptions(candidates=128, nothing_below=0.0)
+    asked = ("read the open issues", "photograph the sky, then mail it", "climate", "file 12", "xyzzy plugh", "films")
+    requests = [
+        SearchRequest(queries=(text,), limit=100, filters=Filters(namespaces=frozenset(names)))
+        for text in asked
+        for names in ("", "a")
+    ]
+
+    def replies(most: int) -> list[SearchReply]:
+        monkeypatch.setattr(ranking, "_MAX_COMPARED", most)
+        return [search(index, request, mask=seen, options=options) for request in requests for seen in (None, mask)]
+
+    assert replies(1_000) == replies(len(tools))
