@@ -293,8 +293,8 @@ class FileSearch:
         request = SearchRequest(queries=(text,), limit=DEPTH, detail="summary")
         hits = search(self.index, request, options=options or self.options, past=self.past).hits
         return ShownAnswer(
-            shown=tuple(self.file.id_of(hit.tool) for hit in hits),
-            sure=tuple(self.file.id_of(hit.tool) for hit in hits if not hit.weak),
+            shown=tuple([self.file.id_of(hit.tool) for hit in hits]),
+            sure=tuple([self.file.id_of(hit.tool) for hit in hits if not hit.weak]),
         )
 
 

@@ -229,7 +229,7 @@ def _explain_meaning(part: _PartHits, name: str, weight: float) -> None:
 def _explain_coverage(part: _PartHits, _: str, weight: float) -> None:
     """Explain which words match in which fields."""
     match, segment = part.match, part.segment
-    hits = match.postings[part.number].hits(CandidateRows(part.positions, len(segment)), match.terms)
+    hits = match.postings[part.number].hits(CandidateRows(part.positions, len(segment)))
     for at, field, words, added in segment.field_shares([hit.posting for hit in hits]):
         row, matched, expansion, posting = hits[at]
         own = matched.term.surface in words

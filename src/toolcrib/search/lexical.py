@@ -113,42 +113,44 @@ class TermHit(NamedTuple):
 class MatchedPostings(NamedTuple):
     """All postings of one part that a query matches, grouped by expansion; the best expansion of a term comes last."""
 
-    expansions: Sequence[tuple[int, TermExpansion]]
-    """Each expansion, with the number of its term."""
+    terms: Sequence[MatchedTerm]
     ends: Places
     """Where the postings of each expansion end in `positions`."""
     positions: Ints
     part: int
     """The number of the part."""
 
-    def covered_idf(self, rows: "CandidateRows", terms: int) -> Doubles:
+    def covered_idf(self, rows: "CandidateRows") -> Doubles:
         """The idf that each term contributes to some tools of the part: float64[tools, terms]."""
-        found = np.zeros((rows.count, terms))
+        found = np.zeros((rows.count, len(self.terms)))
         at, tools = rows.locate(self.positions)
         if len(at):
             expansion = self.ends.searchsorted(at, side="right")
-            numbers = np.array([term for term, _ in self.expansions], dtype=np.intp)
-            covers = np.array([expansion.coverage for _, expansion in self.expansions])
-            found[tools, numbers.take(expansion)] = covers.take(expansion)
+            numbers = np.array([number for number, term in enumerate(self.terms) for _ in term.by_coverage])
+            found[tools, numbers.take(expansion)] = self._coverage().take(expansion)
         return found
+
+    def _coverage(self) -> Doubles:
+        """The idf that each expansion covers."""
+        return np.array([expansion.coverage for term in self.terms for expansion in term.by_coverage])
 
     def most_covered(self, visible: npt.NDArray[np.bool_]) -> float:
         """The most idf that one visible tool contributes, an upper bound: several matches of one term are added up."""
-        covers = np.array([expansion.coverage for _, expansion in self.expansions])
-        sums = np.bincount(self.positions, covers.repeat(np.diff(self.ends, prepend=0)), len(visible))
+        sums = np.bincount(self.positions, self._coverage().repeat(np.diff(self.ends, prepend=0)), len(visible))
         return float(sums.max(initial=0.0, where=visible))
 
-    def hits(self, rows: "CandidateRows", matched: Sequence[MatchedTerm]) -> list[TermHit]:
+    def hits(self, rows: "CandidateRows") -> list[TermHit]:
         """List the best match of each term in each of some tools."""
         at, tools = rows.locate(self.positions)
         number = self.ends.searchsorted(at, side="right")
         begins = self.ends - np.diff(self.ends, prepend=0)
-        starts = np.array([expansion.spans[self.part][0] for _, expansion in self.expansions], dtype=np.intp)
+        expansions = [(place, one) for place, term in enumerate(self.terms) for one in term.by_coverage]
+        starts = np.array([expansion.spans[self.part][0] for _, expansion in expansions], dtype=np.intp)
         postings = at - begins[number] + starts[number]
         found: dict[tuple[int, int], TermHit] = {}
         for tool, place, posting in zip(tools.tolist(), number.tolist(), postings.tolist(), strict=True):
-            term, expansion = self.expansions[place]
-            found[term, tool] = TermHit(tool, matched[term], expansion, posting)
+            term, expansion = expansions[place]
+            found[term, tool] = TermHit(tool, self.terms[term], expansion, posting)
         return list(found.values())
 
 
@@ -598,7 +600,6 @@ def _score(
     view: IndexView, matched: Sequence[MatchedTerm], names: Sequence[MatchedTerm]
 ) -> tuple[tuple[Doubles, ...], tuple[MatchedPostings, ...]]:
     """Compute the BM25F score of each tool, adding up the expansions of a term, and collect the postings."""
-    words = [(number, expansion) for number, item in enumerate(matched) for expansion in item.by_coverage]
     scores, postings = [], []
     for number, part in enumerate(view.parts):
         found = [item.postings[number] for item in matched]
@@ -608,7 +609,7 @@ def _score(
         scores.append(np.bincount(at, adds, len(part.segment)).astype(np.float64, copy=False))
         ends = [*accumulate([length for each in found for length in each.lengths])]
         own = at[: ends[-1] if ends else 0] if names else at
-        postings.append(MatchedPostings(words, np.array(ends, dtype=np.intp), own, number))
+        postings.append(MatchedPostings(matched, np.array(ends, dtype=np.intp), own, number))
     return tuple(scores), tuple(postings)
 
 

@@ -203,7 +203,7 @@ def compute_signals(
     features = segment.features
     rows = CandidateRows(positions, len(segment))
     columns = np.zeros((len(SIGNALS), count))
-    covered = match.postings[number].covered_idf(rows, len(match.terms))
+    covered = match.postings[number].covered_idf(rows)
     if match.total_idf > 0:
         np.divide(np.add.reduce(covered, axis=1), match.total_idf, out=columns[_COLUMN["coverage"]])
     np.maximum.reduce(near, axis=0, out=columns[_COLUMN["meaning"]])

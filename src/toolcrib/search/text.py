@@ -328,7 +328,7 @@ _ReadWord = tuple[int, int, str, AnalyzedWord]
 
 def _parse(text: str) -> ParsedQuery:
     typed = tuple(TOKEN.findall(text))
-    starts = _TokenStarts(text)
+    starts = _TokenStarts(text, typed)
     longest = max(map(len, typed), default=0)
     read = [
         (place, place, shown, word)
@@ -351,16 +351,22 @@ def _parse(text: str) -> ParsedQuery:
 class _TokenStarts:
     """Where each token of a text begins, computed on first use: many queries never need it."""
 
-    __slots__ = ("_known", "_text")
+    __slots__ = ("_known", "_text", "_typed")
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, typed: Sequence[str]) -> None:
+        """`typed` has the tokens of the text."""
+        self._text, self._typed = text, typed
         self._known: list[int] | None = None
 
     def all(self) -> list[int]:
         """The starts of all tokens."""
         if self._known is None:
-            self._known = [match.start() for match in TOKEN.finditer(self._text)]
+            known, place = [], 0
+            for token in self._typed:
+                place = self._text.find(token, place)
+                known.append(place)
+                place += len(token)
+            self._known = known
         return self._known
 
 
