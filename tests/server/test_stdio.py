@@ -42,6 +42,7 @@ class Peer:
 
     source: FakeSource
     provider: FakeProvider
+    left = b""
 
     def __init__(self, reader: asyncio.StreamReader, read_fd: int) -> None:
         self.to_server = reader
@@ -49,6 +50,10 @@ class Peer:
         self.ended = False
         self._read_fd = read_fd
         self._buffer = b""
+
+    def unread(self) -> bytes:
+        """What the server wrote that was not received, once it has ended and its end of the pipe is closed."""
+        return self._buffer + os.read(self._read_fd, 65536)
 
     def send(self, message: Any) -> None:
         self.to_server.feed_data(message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n")
@@ -94,8 +99,9 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
                 group.start_soon(serve)
                 yield peer
     finally:
-        os.close(read_fd)
         os.close(write_fd)
+        peer.left = peer.unread()
+        os.close(read_fd)
 
 
 async def test_a_client_lists_and_calls_until_the_end_of_input_ends_the_server() -> None:
@@ -156,7 +162,9 @@ async def test_a_stop_lets_calls_finish_for_a_limited_time() -> None:
         answer = await peer.receive()
         assert (answer["id"], answer["error"]["code"]) == (1, -32000)
         assert answer["error"]["message"] == "The server is shutting down; the call was cancelled."
+        await anyio.sleep_forever()  # until the server has ended
     assert peer.ended
+    assert peer.left == b"", "a request has one answer"
 
 
 async def test_a_cancelled_call_does_not_delay_the_shutdown() -> None:

@@ -1,6 +1,6 @@
 """The verbs that look at tools, from what the servers listed last: no server is started, and no MCP library loaded.
 
-The search is in `toolcrib.cli.cached_search`: whoever looks up one tool needs none of it.
+The search is in `toolcrib.cli.cached_search`: a look-up of one tool needs none of it.
 Whatever the state file cannot answer is left to `toolcrib.cli.session`, which asks the servers: a server that was never
 listed, stored scripts, an embedder, and a search that a server runs itself. Names for completion come from here too.
 """

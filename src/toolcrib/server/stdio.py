@@ -95,6 +95,7 @@ class _StdioConnection:
         self._limit = limit
         self._write_fd = write_fd
         self._unanswered: set[str | int] = set()
+        self._refused: set[str | int] = set()
         self._idle = anyio.Event()
         self._lock = anyio.Lock()
 
@@ -107,6 +108,7 @@ class _StdioConnection:
         """Answer every unanswered request with an error that the server is shutting down."""
         for request_id in tuple(self._unanswered):
             self._settle(request_id)
+            self._refused.add(request_id)
             await self._refuse(mcp_types.CONNECTION_CLOSED, SHUTTING_DOWN, request_id)
 
     async def read_all(self, sink: MemoryObjectSendStream[Incoming], stop: anyio.Event | None) -> None:
@@ -166,9 +168,12 @@ class _StdioConnection:
         with contextlib.suppress(OSError):
             async with source:
                 async for item in source:
-                    await self._send(item.message)
-                    if isinstance(item.message, (mcp_types.JSONRPCResponse, mcp_types.JSONRPCError)):
-                        self._settle(item.message.id)
+                    message = item.message
+                    if not isinstance(message, (mcp_types.JSONRPCResponse, mcp_types.JSONRPCError)):
+                        await self._send(message)
+                    elif message.id not in self._refused:  # what the server says of those as it ends comes too late
+                        await self._send(message)
+                        self._settle(message.id)
 
     def _settle(self, request_id: object) -> None:
         if isinstance(request_id, (str, int)):
