@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import anyio
@@ -554,6 +555,31 @@ async def test_the_connection_of_a_response_that_came_too_late_is_not_used_again
     transport.socket.close()
     assert exchange.result()
     assert not owner.released
+
+
+async def test_a_response_whose_body_comes_apart_from_its_head_does_not_reach_the_parser() -> None:
+    owner, transport = Owner(), Unconnected()
+    connection = HttpConnection(owner)
+    connection.connection_made(transport)
+    whole = short(b'{"a":1}')
+    head = whole.index(HEADER_END) + len(HEADER_END)
+    async with asyncio.TaskGroup() as group:
+        for cuts in ((head,), (head + 3,), (len(whole) - 1,), (head, head + 2, head + 4)):
+            exchange = group.create_task(connection.send(REQUEST))
+            await asyncio.sleep(0)
+            for start, end in pairwise((0, *cuts, len(whole))):
+                assert not exchange.done()
+                connection.data_received(whole[start:end])
+                assert connection._parser is None
+            assert (await exchange).body == b'{"a":1}'
+    transport.socket.close()
+    assert owner.released == [connection] * 4
+
+
+async def test_a_connection_that_ends_within_a_body_loses_its_exchange() -> None:
+    async with scripted(short(b"[1,2,3]")[:-2], closes=True) as peer:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await peer.ask()
 
 
 async def _timed_out(connection: HttpConnection) -> bool:

@@ -1,6 +1,6 @@
 """A connection to an upstream server: HTTP/1.1 exchanges, one after the other, without a general client.
 
-A short JSON response that comes in one piece, as most do, is read from its bytes; any other one by the parser of
+A short JSON response, as most are, is read from its bytes once it is whole; any other one by the parser of
 `httptools`.
 """
 
@@ -134,6 +134,8 @@ class HttpConnection(asyncio.Protocol):
     def _reset(self) -> None:
         """Forget what was parsed."""
         self._parser = None
+        self._held = b""
+        """The beginning of a plain response: many servers send its head and its body separately."""
         self._headers: Headers = []
         self._head_bytes = 0
         self._parts: deque[bytes] = deque()
@@ -263,10 +265,15 @@ class HttpConnection(asyncio.Protocol):
             self.close()  # the server speaks out of turn
             return
         if self._parser is None:
+            data = self._held + data
             plain = _read_plain(data)
             if plain is not None:
-                self._take_plain(*plain)
+                head, body = plain
+                self._held = b"" if len(body) == head.length else data
+                if not self._held:
+                    self._take_plain(head, body)
                 return
+            self._held = b""
             self._parser = self._new_parser(self)
         try:
             self._parser.feed_data(data)
@@ -394,7 +401,7 @@ _heads: Final[dict[bytes, _PlainHead]] = {}
 
 
 def _read_plain(data: bytes) -> tuple[_PlainHead, bytes] | None:
-    """Read a whole response with a short JSON message; None for any other."""
+    """Read a response with a short JSON message, of whose body a part may be missing; None for any other."""
     end = data.find(_HEAD_END) + len(_HEAD_END)
     raw = data[:end]
     head = _heads.get(raw)
@@ -406,7 +413,7 @@ def _read_plain(data: bytes) -> tuple[_PlainHead, bytes] | None:
             if len(_heads) >= _MAX_HEADS:
                 _heads.clear()
             _heads[raw] = head
-    return (head, data[end:]) if len(data) == end + head.length else None
+    return (head, data[end:]) if len(data) <= end + head.length else None
 
 
 def _read_head(raw: bytes) -> _PlainHead | None:
