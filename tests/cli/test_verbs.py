@@ -653,6 +653,19 @@ def answering() -> Iterator[str]:
             thread.join()
 
 
+def test_doctor_names_files_that_cannot_be_written(command: Command, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("not a folder")
+    calls = {"audit_file": {"path": "logs/audit.jsonl"}}
+    file = settings({"calls": calls, "state": {"path": "plain/state.sqlite"}}, a=toolbox())
+    ran = command("doctor", "-c", file)
+    assert ran.code == 6
+    assert f"toolcrib.calls.audit_file: no call is recorded, because there is no folder {tmp_path}/logs" in ran.out
+    assert f"because {tmp_path}/plain/state.sqlite cannot be written" in ran.out
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "plain").unlink()
+    assert command("doctor", "-c", file).code == 0
+
+
 def test_doctor_shows_what_was_run_without_secrets(command: Command, settings: Settings) -> None:
     secrets = ["--api-key", "hunter2", "postgres://me:hunter2@db/x", "hunter2hunter2hunter2", "plain word"]
     bad = {"command": "no-such-program", "args": ["--flag", *secrets], "env": {"KEY": "hunter2!"}}

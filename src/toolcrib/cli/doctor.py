@@ -177,7 +177,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
         *await _check_hook(settings),
         *await _check_names(app, policy),
     ]
-    problems = [*refusals, *_check_allowed_tools(settings, app, tools)]
+    problems = [*refusals, *_check_files(settings), *_check_allowed_tools(settings, app, tools)]
     for spelling in settings.surfaces.always_visible:
         try:
             await app.gateway.describe(ctx, spelling)
@@ -225,6 +225,23 @@ def _check_pages(settings: Settings) -> Iterator[str]:
         App(Settings(console=settings.console, telemetry=settings.telemetry, http=settings.http, auth=settings.auth))
     except ToolcribError as error:
         yield f"serve would refuse to start: {error.message}"
+
+
+def _check_files(settings: Settings) -> Iterator[str]:
+    """Files that a gateway would write, and cannot."""
+    audit, state = settings.gateway.calls.audit_file, settings.state.path
+    if audit is not None and not audit.path.parent.is_dir():
+        yield f"toolcrib.calls.audit_file: no call is recorded, because there is no folder {audit.path.parent}"
+    elif audit is not None and not _can_write(audit.path):
+        yield f"toolcrib.calls.audit_file: no call is recorded, because {audit.path} cannot be written"
+    if state is not None and not _can_write(state):
+        yield f"toolcrib.state: everything is kept in memory only, because {state} cannot be written"
+
+
+def _can_write(path: Path) -> bool:
+    """Whether a file can be written, or made together with its folders."""
+    place = next(place for place in (path, *path.absolute().parents) if place.exists())
+    return (place.is_file() if place == path else place.is_dir()) and os.access(place, os.W_OK)
 
 
 async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:
