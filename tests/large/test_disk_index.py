@@ -37,6 +37,8 @@ FILES = [
 ]
 WEATHER = Tool(name="forecast", namespace="weather", description="Weather of the next days in a city.")
 SMALL = [MAIL, *FILES, WEATHER]
+MANY = [Tool(name=f"page_{number}", namespace="book", description="Prints one page.") for number in range(150)]
+"""More tools than the search index keeps in memory."""
 
 
 @pytest.fixture
@@ -143,6 +145,7 @@ TOOLS = st.lists(
         name=st.lists(WORDS, min_size=1, max_size=4).map("_".join),
         namespace=st.sampled_from(["", "shop", "git"]),
         description=TEXTS,
+        annotations=st.sampled_from([{}, {"readOnlyHint": True}]),
         input_schema=st.builds(
             lambda name, text: {"type": "object", "properties": {name: {"type": "string", "description": text}}},
             WORDS,
@@ -164,16 +167,16 @@ def reused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DiskIndex]:
         yield made
 
 
-@given(TOOLS, QUERIES)
+@given(TOOLS, QUERIES, st.sampled_from([Filters(), Filters(namespaces=frozenset({"shop"})), Filters(read_only=True)]))
 @settings(max_examples=30)
-def test_few_tools_are_ranked_and_explained_exactly_as_in_memory(
-    reused: DiskIndex, tools: list[Tool], text: str
+def test_few_tools_are_ranked_and_explained_exactly_as_in_memory_whatever_was_there_before(
+    reused: DiskIndex, tools: list[Tool], text: str, filters: Filters
 ) -> None:
     def shown(reply: SearchReply) -> list[object]:
         return [(hit.tool, round(hit.score, 9), tuple(hit.reasons), hit.matched, hit.parts) for hit in reply.hits]
 
     reused.replace(tools)
-    request = asked(text, explain=True)
+    request = asked(text, explain=True, filters=filters)
     expected, found = search(Index.build(tools), request), reused.search(request)
     assert shown(found) == shown(expected)
     assert (found.unmatched, found.note.split(";")[0]) == (expected.unmatched, expected.note.split(";")[0])
@@ -246,6 +249,37 @@ def test_changes_leave_the_scores_of_a_catalog_that_was_built_at_once(tmp_path: 
         fresh.update(SMALL)
         for text in ("read a file", "mail", "forcast", "files:read_file"):
             assert scores(changed.search(text)) == scores(fresh.search(text)), text
+
+
+def test_a_few_changes_are_found_before_the_search_index_is_written_and_after_a_restart(tmp_path: Path) -> None:
+    def check(index: DiskIndex) -> None:
+        in_shop = asked("ring the bell", filters=Filters(namespaces=frozenset({"shop"})))
+        assert ids(index.search(in_shop)) == ["shop:ring_bell"]
+        assert ids(index.search("ring_bell"))[:1] == ["shop:ring_bell"]
+        assert "mail:send_message" not in ids(index.search("send an e-mail"))
+        assert index.search("").total == len(index) == len(SMALL) + len(MANY)
+
+    with DiskIndex(tmp_path) as made:
+        made.update([*SMALL, *MANY])
+        written = (tmp_path / "words" / "meta.json").read_bytes()
+        made.update([Tool(name="ring_bell", namespace="shop", description="Rings a bell.")], remove=[MAIL.id])
+        assert (tmp_path / "words" / "meta.json").read_bytes() == written
+        check(made)
+        with DiskIndex(tmp_path) as other:
+            check(other)
+    with DiskIndex(tmp_path) as opened:
+        check(opened)
+        opened.replace([*SMALL, *MANY])
+        assert scores(opened.search("read a file")) == [(hit.tool.id, round(hit.score, 6)) for hit in expected_hits()]
+
+
+def test_many_small_changes_reach_the_search_index(tmp_path: Path) -> None:
+    with DiskIndex(tmp_path) as made:
+        for tool in [*SMALL, *MANY]:
+            made.update([tool])
+        assert json.loads((tmp_path / "words" / "meta.json").read_text())["segments"]
+        assert scores(made.search("read a file")) == [(hit.tool.id, round(hit.score, 6)) for hit in expected_hits()]
+        assert made.search("").total == len(made) == len(SMALL) + len(MANY)
 
 
 def test_equal_definitions_are_not_written_again(index: DiskIndex) -> None:
@@ -349,15 +383,15 @@ def test_ambiguous_and_unknown_names_are_refused(index: DiskIndex) -> None:
 
 
 def reopened(folder: Path, change: Callable[[Path], None]) -> DiskIndex:
-    """An index of the small catalog, after something happened to its folder."""
+    """An index of the small catalog and many others, after something happened to its folder."""
     with DiskIndex(folder) as index:
-        index.update(SMALL)
+        index.update([*SMALL, *MANY])
     change(folder)
     return DiskIndex(folder)
 
 
 def expected_hits() -> Sequence[Hit]:
-    return search(Index.build(SMALL), asked("read a file")).hits
+    return search(Index.build([*SMALL, *MANY]), asked("read a file")).hits
 
 
 def nothing_happens(folder: Path) -> None:
@@ -401,7 +435,7 @@ def test_an_index_is_complete_when_it_is_opened_again(tmp_path: Path, change: Ca
         assert scores(index.search("read a file")) == [(hit.tool.id, round(hit.score, 6)) for hit in expected_hits()]
         index.update([Tool(name="ring_bell", description="Rings a bell.")], remove=[MAIL.id])
         assert ids(index.search("ring the bell"))[0] == "ring_bell"
-        assert len(index) == 5
+        assert len(index) == len(SMALL) + len(MANY)
 
 
 def test_a_damaged_file_of_definitions_is_refused_with_its_name_and_what_to_do(tmp_path: Path) -> None:

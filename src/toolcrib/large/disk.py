@@ -24,7 +24,7 @@ from toolcrib._version import VERSION
 from toolcrib.checks import Count, checked
 from toolcrib.errors import AmbiguousName, SettingsError, StateUnavailable, ToolNotFound
 from toolcrib.large.dictionary import Dictionary, WordSegments
-from toolcrib.large.postings import Postings, load_tantivy
+from toolcrib.large.postings import Entry, Postings, load_tantivy
 from toolcrib.large.records import (
     AnalyzedSlice,
     Record,
@@ -175,7 +175,7 @@ class DiskIndex:
         return postings
 
     def _finish_pending(self) -> None:
-        """Let the search index take up what it had not when the process ended."""
+        """Let the search index take up what it had not when it was closed."""
         rows = self._store.pending()
         for start in range(0, len(rows), _SLICE):
             self._write_postings(self._postings, rows[start : start + _SLICE])
@@ -188,7 +188,7 @@ class DiskIndex:
         postings.write(
             rows,
             (
-                (row, tools[one.id], one.whole_name, weights_of(one, self._dictionary, dim))
+                Entry(row, tools[one.id], one.whole_name, weights_of(one, self._dictionary, dim))
                 for row, one in records.items()
                 if self._alive[row]
             ),
@@ -310,7 +310,11 @@ class DiskIndex:
         entries = zip(rows, fresh, analyzed, strict=True)
         self._postings.write(
             (),
-            ((row, one.tool, words.record.whole_name, words.weights) for row, one, words in entries if one.is_findable),
+            (
+                Entry(row, one.tool, words.record.whole_name, words.weights)
+                for row, one, words in entries
+                if one.is_findable
+            ),
         )
         self._alive[first : rows.stop] = findable
         return [*gone, *rows]
@@ -335,9 +339,9 @@ class DiskIndex:
         """Let searches see the changes to these tools."""
         if not rows:
             return
-        self._postings.commit(merge=len(rows) > _MERGED)
-        with self._store.transaction() as writer:
-            note_done(writer, rows)
+        if self._postings.commit(merge=len(rows) > _MERGED):
+            with self._store.transaction() as writer:
+                note_done(writer)
         self._words.refresh()
         self._view = self._words.view(self._dictionary.size, self._postings.named)
 

@@ -7,15 +7,18 @@ with them, an occurrence then counts about as much as in BM25F with the weights 
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
 from math import log
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from toolcrib.errors import StateUnavailable, missing_extra
+from toolcrib.search.segment import Facets
 from toolcrib.types import Filters, Tool
 
 Rows = npt.NDArray[np.int64]
@@ -36,6 +39,12 @@ _ENOUGH: Final = 4
 _HEAP_BYTES: Final = 100_000_000
 """Memory of the writer while many tools are added."""
 
+_NAME_SHARE: Final = 2.0
+"""What a whole name counts, relative to a word."""
+
+_MAX_WAITING: Final = 128
+"""After more changes than these, tantivy gets them."""
+
 _K1: Final = 1.2
 """The constant of tantivy's BM25."""
 
@@ -47,6 +56,54 @@ def load_tantivy() -> ModuleType:
     except ModuleNotFoundError as error:
         raise missing_extra("tantivy", "toolcrib[large]", needed_by="A tool index on disk") from error
     return tantivy
+
+
+class Entry(NamedTuple):
+    """What the index holds of one tool."""
+
+    row: int
+    """The number of the tool."""
+    tool: Tool
+    whole_name: str
+    """As in `toolcrib.search.text.WHOLE_NAME`; empty if the name is one word."""
+    weights: Mapping[str, float]
+    """The weight of each stem, as in BM25F before saturation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """A few changes in memory. To take up one, tantivy waits for the disk as long as for a thousand."""
+
+    added: Mapping[int, Entry] = field(default_factory=dict)
+    """By number."""
+    removed: frozenset[int] = frozenset()
+    """The numbers of tools that are gone, but still in the index."""
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.removed)
+
+    def followed_by(self, remove: Iterable[int], add: Iterable[Entry]) -> "_Changes":
+        """These changes and more."""
+        gone = frozenset(remove)
+        added = {row: entry for row, entry in self.added.items() if row not in gone}
+        return _Changes({**added, **{entry.row: entry for entry in add}}, self.removed | (gone - self.added.keys()))
+
+    def passing(self, filters: Filters) -> list[Entry]:
+        """The tools that pass the filters."""
+        entries = [*self.added.values()]
+        passes = Facets([entry.tool for entry in entries]).matching(filters).tolist() if entries else []
+        return [*compress(entries, passes)]
+
+    def scores(
+        self, words: Mapping[str, float], names: Mapping[str, float], filters: Filters
+    ) -> Iterator[tuple[int, float]]:
+        """The number and score of each tool with one of the words or names, on the scale of the index."""
+        for entry in self.passing(filters):
+            found = [(weight, entry.weights[stem]) for stem, weight in words.items() if stem in entry.weights]
+            score = sum(weight * own / (own + _K1) for weight, own in found)
+            score += _NAME_SHARE * names.get(entry.whole_name, 0.0) / (1 + _K1)
+            if score:
+                yield entry.row, score
 
 
 class Postings:
@@ -64,6 +121,12 @@ class Postings:
         except (ValueError, OSError) as error:
             raise self._damaged(error) from error
         self._writer: Any = None
+        self._waiting = _Changes()
+        """Changes that tantivy has yet to get."""
+        self._seen = _Changes()
+        """Those of them that searches see."""
+        self._is_behind = False
+        """Whether tantivy has changes that it has yet to commit."""
 
     def _damaged(self, error: Exception) -> StateUnavailable:
         return StateUnavailable(
@@ -82,12 +145,13 @@ class Postings:
 
     @property
     def count(self) -> int:
-        """How many tools there are."""
+        """How many tools there are on disk."""
         return int(self._searcher.num_docs)
 
     def named(self, name: str) -> int:
         """How many tools have this whole name, as in `toolcrib.search.text.WHOLE_NAME`."""
-        return int(self._searcher.doc_freq("whole", name))
+        recent = sum(entry.whole_name == name for entry in self._seen.added.values())
+        return int(self._searcher.doc_freq("whole", name)) + recent
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -95,20 +159,34 @@ class Postings:
         """Be the process that writes. Raises `StateUnavailable` if another one is."""
         self._open_writer()
 
-    def write(self, remove: Iterable[int], add: Iterable[tuple[int, Tool, str, Mapping[str, float]]]) -> None:
-        """Remove tools by number, and add others: number, tool, whole name, and the weight of each stem.
+    def write(self, remove: Iterable[int], add: Iterable[Entry]) -> None:
+        """Remove tools by number, and add others. Searches see no change before `commit`."""
+        self._waiting = self._waiting.followed_by(remove, add)
+        if len(self._waiting) > _MAX_WAITING:
+            self._pass_on()
 
-        Nothing is found before `commit`.
+    def _pass_on(self) -> None:
+        """Give tantivy the changes that wait."""
+        writer, changes = self._open_writer(), self._waiting
+        if changes.removed:  # a term would be of a signed number, which no document has
+            query = self._tantivy.Query.term_set_query(self._schema, "row", [*changes.removed])
+            writer.delete_documents_by_query(query)
+        for entry in changes.added.values():
+            writer.add_document(self._document(entry))
+        self._waiting, self._is_behind = _Changes(), True
+
+    def commit(self, *, merge: bool = False) -> bool:
+        """Let searches see what was written. Returns whether all of it is on disk: a few changes stay in memory.
+
+        With `merge`, write everything to disk, and wait until the parts of the index are merged.
         """
-        writer = self._open_writer()
-        gone = list(remove)
-        if gone:  # a term would be of a signed number, which no document has
-            writer.delete_documents_by_query(self._tantivy.Query.term_set_query(self._schema, "row", gone))
-        for row, tool, whole, weights in add:
-            writer.add_document(self._document(row, tool, whole, weights))
+        if self._is_behind or merge:
+            self._pass_on()
+            self._commit(merge=merge)
+        self._seen = self._waiting  # last, so that a search that reads it first misses nothing
+        return not self._waiting
 
-    def commit(self, *, merge: bool = False) -> None:
-        """Let searches see what was written; with `merge`, wait until the parts of the index are merged."""
+    def _commit(self, *, merge: bool) -> None:
         writer = self._open_writer()
         try:
             writer.commit()
@@ -118,7 +196,7 @@ class Postings:
             self._index.reload()
         except (ValueError, OSError) as error:
             raise self._damaged(error) from error
-        self._searcher = self._index.searcher()
+        self._searcher, self._is_behind = self._index.searcher(), False
 
     def close(self) -> None:
         """Finish merging, and let other processes write."""
@@ -138,14 +216,14 @@ class Postings:
                 ) from error
         return self._writer
 
-    def _document(self, row: int, tool: Tool, whole: str, weights: Mapping[str, float]) -> Any:
-        document = self._tantivy.Document()
+    def _document(self, entry: Entry) -> Any:
+        document, tool, weights = self._tantivy.Document(), entry.tool, entry.weights
         strong = [stem for stem, weight in weights.items() if weight >= _STRONG for _ in range(round(weight) or 1)]
-        document.add_unsigned("row", row)
+        document.add_unsigned("row", entry.row)
         document.add_text("strong", " ".join(strong))
         document.add_text("weak", " ".join([stem for stem, weight in weights.items() if weight < _STRONG]))
-        if whole:
-            document.add_text("whole", whole)
+        if entry.whole_name:
+            document.add_text("whole", entry.whole_name)
         document.add_text("namespace", tool.namespace)
         document.add_text("read_only", _read_only(tool.annotations.get("readOnlyHint") is True))
         document.add_text("visibility", str(tool.visibility))
@@ -158,21 +236,26 @@ class Postings:
     def best(
         self, words: Mapping[str, float], names: Mapping[str, float], filters: Filters, count: int
     ) -> tuple[Rows, Floats]:
-        """Find the tools with the highest sum of weights of their words: their numbers and scores, best first."""
-        searcher = self._searcher
+        """Find the tools with the highest sum of weights of their words, and the last changes: numbers and scores."""
+        seen, searcher = self._seen, self._searcher
         clauses = [
-            self._term(field, value, boost)
-            for field, value, boost in self._weighted_terms(searcher, words, names, count)
+            self._term(kind, value, boost) for kind, value, boost in self._weighted_terms(searcher, words, names, count)
         ]
-        if not clauses:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-        should = self._tantivy.Occur.Should
-        query = self._tantivy.Query.boolean_query([(should, clause) for clause in clauses])
-        hits = self._hits(searcher, self._filtered(query, filters), count)
-        if not hits:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-        scores, addresses = zip(*hits, strict=True)
-        return self._rows(searcher, [*addresses]), np.array(scores, dtype=np.float32)
+        hits: list[Any] = []
+        if clauses:
+            should = self._tantivy.Occur.Should
+            query = self._tantivy.Query.boolean_query([(should, clause) for clause in clauses])
+            hits = self._hits(searcher, self._filtered(query, filters), count)
+        rows = self._rows(searcher, [address for _, address in hits])
+        scores = np.array([score for score, _ in hits], dtype=np.float32)
+        if not seen.added:
+            return rows, scores
+        recent = dict(seen.scores(words, names, filters))
+        other = ~np.isin(rows, [*seen.added])
+        return (
+            np.concatenate([rows[other], np.array([*recent], dtype=np.int64)]),
+            np.concatenate([scores[other], np.array([*recent.values()], dtype=np.float32)]),
+        )
 
     @staticmethod
     def _weighted_terms(
@@ -185,28 +268,40 @@ class Postings:
         """
         tools = searcher.num_docs
         terms = [
-            (field, stem, weight * share, found, found * rarity > tools)
+            (kind, stem, weight * share, found, found * rarity > tools)
             for stem, weight in words.items()
-            for field, share, rarity in _WORD_FIELDS
-            if (found := searcher.doc_freq(field, stem))
+            for kind, share, rarity in _WORD_FIELDS
+            if (found := searcher.doc_freq(kind, stem))
         ]
         rare = sum(found for *_, found, is_common in terms if not is_common)
-        for field, stem, weight, found, is_common in terms:
+        for kind, stem, weight, found, is_common in terms:
             if not is_common or rare < _ENOUGH * count:
-                yield field, stem, weight / _idf(tools, found)
+                yield kind, stem, weight / _idf(tools, found)
         for name, weight in names.items():
             if found := searcher.doc_freq("whole", name):
-                yield "whole", name, 2 * weight / _idf(tools, found)
+                yield "whole", name, _NAME_SHARE * weight / _idf(tools, found)
 
     def passing(self, filters: Filters, limit: int) -> tuple[int, Rows]:
         """Count the tools that pass filters, and list the numbers of up to `limit` of them."""
-        searcher = self._searcher
-        found = searcher.search(self._filtered(self._tantivy.Query.all_query(), filters), limit, count=True)
-        return int(found.count), self._rows(searcher, [address for _, address in found.hits])
+        seen, searcher = self._seen, self._searcher
+        query = self._filtered(self._tantivy.Query.all_query(), filters)
+        found = searcher.search(query, limit + len(seen.removed), count=True)
+        rows = self._rows(searcher, [address for _, address in found.hits])
+        if not len(seen):
+            return int(found.count), rows
+        stale = self._stored_among(searcher, [*seen.removed], filters)
+        recent = np.array([entry.row for entry in seen.passing(filters)], dtype=np.int64)
+        count = int(found.count) - len(stale) + len(recent)
+        return count, np.concatenate([recent, rows[~np.isin(rows, stale)]])[:limit]
 
     def filtered(self, rows: Sequence[int], filters: Filters) -> Rows:
         """Keep the tools that pass the filters."""
-        searcher = self._searcher
+        seen = self._seen
+        recent = np.array([entry.row for entry in seen.passing(filters)], dtype=np.int64)
+        stored = self._stored_among(self._searcher, [row for row in rows if row not in seen.added], filters)
+        return np.concatenate([stored, recent[np.isin(recent, rows)]])
+
+    def _stored_among(self, searcher: Any, rows: Sequence[int], filters: Filters) -> Rows:
         query = self._tantivy.Query.term_set_query(self._schema, "row", list(rows))
         found = searcher.search(self._filtered(query, filters), max(1, len(rows)), count=False)
         return self._rows(searcher, [address for _, address in found.hits])

@@ -333,6 +333,6 @@ def write_words(
     writer.executemany("insert or replace into stems values (?, ?)", stems)
 
 
-def note_done(writer: sqlite3.Connection, rows: Sequence[int]) -> None:
-    """Note that the search engine has taken up or dropped these tools, as part of a transaction."""
-    writer.executemany("delete from pending where row = ?", [(row,) for row in rows])
+def note_done(writer: sqlite3.Connection) -> None:
+    """Note that the search engine has taken up or dropped all tools, as part of a transaction."""
+    writer.execute("delete from pending")
