@@ -55,6 +55,8 @@ def resolve(schema: Any, root: Object) -> Object:
     >>> resolve({"$ref": "#/$defs/a", "title": "T"}, {"$defs": {"a": {"type": "string"}}})
     {'title': 'T', 'type': 'string'}
     """
+    if type(schema) is dict and "$ref" not in schema and "allOf" not in schema:  # as most are
+        return schema
     parts = _referenced_parts(schema, root)
     if len(parts) == 1 and not any(key in parts[0] for key in _MERGED_KEYWORDS):
         return parts[0]
