@@ -324,7 +324,8 @@ async def test_a_watched_folder_is_reloaded_when_its_files_change(tmp_path: Path
 @pytest.mark.parametrize(
     ("front", "problem"),
     [
-        ("description = 1", "description must be a str"),
+        ("description = 1", "description must be a string, not 1"),
+        ("parameters = 'x'", "parameters must be a table, not 'x'"),
         ("visibility = 'loud'", "visibility must be one of"),
         ("[[tests]]\n-- name = 'x'", "needs either result or fails"),
         ("[[tests]]\n-- answer = 1", "there is no field tests"),

@@ -38,6 +38,7 @@ _METADATA_FIELDS: Final[Mapping[str, type]] = {
     "visibility": str,
     "tests": list,
 }
+_TYPE_NAMES: Final[Mapping[type, str]] = {str: "a string", list: "a list", dict: "a table", object: "any value"}
 _TEST_FIELDS: Final[Mapping[str, type]] = {
     "name": str,
     "arguments": dict,
@@ -195,7 +196,7 @@ def _check_fields(path: Path, fields: dict[str, Any], known: Mapping[str, type],
                 suggestions=nearest(name, known),
             )
         if not isinstance(value, known[name]):
-            raise InvalidTool(f"{path.name}: {where}{name} must be a {known[name].__name__}.")
+            raise InvalidTool(f"{path.name}: {where}{name} must be {_TYPE_NAMES[known[name]]}, not {value!r:.40}.")
 
 
 def make_script(
