@@ -12,11 +12,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import anyio
 
-from toolcrib.checks import checked
+from toolcrib.checks import Accepted, accepted
 from toolcrib.errors import InvalidRequest
 from toolcrib.providers.base import Documents
 from toolcrib.state.base import StateCodec, StateStore
@@ -57,7 +58,6 @@ class ToolDefinitions:
     """Bytes of the entries as JSON."""
 
 
-@checked(shallow=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCatalog:
     """What is known of a server from earlier connections."""
@@ -93,23 +93,33 @@ def _decode(value: Any) -> StoredCatalog:
     """Raises `ValueError`, `KeyError` or `TypeError` for anything but what `_encode` returns."""
     if value["format"] != _FORMAT:
         raise ValueError("it was written by another version")
-    stored = value["catalog"]
-    documents = stored["documents"]
+    stored = dict(value["catalog"])
+    documents, tools, names = stored.get("documents"), stored.get("tools"), stored.get("accepted", ())
     try:
         catalog = _made(
             StoredCatalog,
             {
                 **stored,
-                "info": _made(ServerInfo, stored["info"]),
-                "rejected": tuple([_made(Rejected, one) for one in stored["rejected"]]),
+                "info": _made(ServerInfo, stored.get("info", {})),
+                "tools": tuple(tools) if isinstance(tools, list) else tools,
+                "accepted": tuple(names) if isinstance(names, list) else names,
+                "rejected": tuple([_made(Rejected, one) for one in stored.get("rejected", ())]),
                 "documents": None if documents is None else _made(Documents, documents),
             },
         )
     except InvalidRequest as error:
         raise ValueError(error.message) from error
-    if not 0 <= catalog.read_at < _END_OF_TIME or not all(isinstance(name, str) for name in catalog.accepted):
-        raise ValueError("it has a time or a name that cannot be one")
+    if not all(one.fits(getattr(catalog, name)) for name, one in _fields().items()):
+        raise ValueError("it has a value of another type")
+    if not 0 <= catalog.read_at < _END_OF_TIME:
+        raise ValueError("its time is out of range")
     return catalog
+
+
+@cache
+def _fields() -> Mapping[str, Accepted]:
+    """What each field of a catalog accepts."""
+    return {one.name: accepted(one.type) for one in fields(StoredCatalog)}
 
 
 def _made(kind: Callable[..., _T], values: Mapping[str, Any]) -> _T:
