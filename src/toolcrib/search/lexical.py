@@ -355,7 +355,7 @@ def _match_short_forms(
     """Match typed words with digits as a whole, by number: the parts of `k8s` say nothing."""
     found: dict[int, MatchedTerm] = {}
     for number, word in [(number, word) for number, word in enumerate(query.words) if not word.isalpha()]:
-        if len(word) <= _SHORT_FORM and lexicon.stems_of_synonyms[word.lower()]:
+        if len(word) <= _SHORT_FORM and lexicon.stems_of_synonyms(word.lower()):
             term = QueryTerm(word.lower(), word.lower(), word, range(number, number + 1))
             expansions = _synonym_expansions(view, term, 0.0, lexicon, options)
             if expansions:
@@ -415,7 +415,7 @@ def _synonym_expansions(
     found: list[TermExpansion] = []
     rare = max(_SYNONYM_COUNT, view.count // _SYNONYM_SHARE)
     weight = options.synonym_weight
-    for root in lexicon.stems_of_synonyms[term.surface]:
+    for root in lexicon.stems_of_synonyms(term.surface):
         df, spans = view.spans(root)
         if 0 < df <= rare and root != term.stem:
             own = idf(view.count, df)
@@ -454,7 +454,7 @@ def _translated_expansions(
         return ()
     weights: dict[str, float] = {}
     for english in own or (term.surface,):
-        roots = dict.fromkeys(lexicon.stems_of_synonyms[english], options.synonym_weight)
+        roots = dict.fromkeys(lexicon.stems_of_synonyms(english), options.synonym_weight)
         for root, weight in {**roots, stem(english): _TRANSLATED_WEIGHT}.items():
             same = [known for words in foreign for known in words.get(root, ())]
             for known in [root, *same] if own else same:

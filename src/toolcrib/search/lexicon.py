@@ -5,7 +5,7 @@ Pairs hold in both directions and are not transitive: `a` with `b` and `b` with 
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -54,11 +54,11 @@ class Lexicon:
     _related: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
     _fields: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
 
-    stems_of_synonyms: WordMemo[tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    stems_of_synonyms: Callable[[str], tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """What `synonym_stems` returns for each word, without the check of its argument; for the search itself."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stems_of_synonyms", WordMemo(self._synonym_stems, _MAX_CACHED))
+        object.__setattr__(self, "stems_of_synonyms", WordMemo(self._synonym_stems, _MAX_CACHED).__getitem__)
 
     def _synonyms(self) -> Mapping[str, tuple[str, ...]]:
         """The synonyms of each form of a word; worked out on first use, as options hold lexicons that nothing reads."""
@@ -102,7 +102,7 @@ class Lexicon:
 
     def synonym_stems(self, word: str) -> tuple[str, ...]:
         """The stems of the synonyms of a word, each once. Cached, but not for numbers."""
-        return self.stems_of_synonyms[word]
+        return self.stems_of_synonyms(word)
 
     def _synonym_stems(self, word: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(map(stem, self.related(word))))

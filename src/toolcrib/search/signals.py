@@ -105,11 +105,10 @@ def read_meaning(
     known = model.word_vectors.get(distinct, content)
     topics, vectors = _clause_vectors(clauses, distinct, known.vectors)
     unread = 0.0 if query.text.isascii() or not words else _unread_share(known.vectors[[*content]])
-    synonyms = lexicon.stems_of_synonyms
     return QueryMeaning(
         words=words,
         stems=stems,
-        synonym_stems=tuple([synonyms[word] for word in words]),
+        synonym_stems=tuple(map(lexicon.stems_of_synonyms, words)),
         synonym_weight=options.synonym_weight,
         vectors=vectors,
         topic_vectors=topics,
