@@ -187,9 +187,10 @@ def test_among_many_a_tool_that_shares_no_word_with_the_request_is_found_until_i
     others = [Tool(name=f"print_page_{number}", description="Prints the page of a book.") for number in range(900)]
     with DiskIndex(tmp_path) as many:
         many.update([*others[:450], money, *others[450:]])
-        assert ids(many.search("exchange dollars"))[:1] == [money.id]
+        found = many.search("dollars and euros").hits[0]
+        assert (found.tool.id, found.matched) == (money.id, ())
         many.update(remove=[money.id])
-        assert money.id not in ids(many.search("exchange dollars"))
+        assert money.id not in ids(many.search("dollars and euros"))
 
 
 # -- filters -----------------------------------------------------------------------------------------------------------
@@ -256,13 +257,19 @@ def test_a_few_changes_are_found_before_the_search_index_is_written_and_after_a_
         in_shop = asked("ring the bell", filters=Filters(namespaces=frozenset({"shop"})))
         assert ids(index.search(in_shop)) == ["shop:ring_bell"]
         assert ids(index.search("ring_bell"))[:1] == ["shop:ring_bell"]
+        assert ids(index.search("ქართული")) == ["speak"]  # a word without a known meaning
         assert "mail:send_message" not in ids(index.search("send an e-mail"))
-        assert index.search("").total == len(index) == len(SMALL) + len(MANY)
+        every = asked("", filters=Filters(visibility=frozenset({Visibility.DISCOVERABLE})))
+        assert index.search(every).total == len(index) == len(SMALL) + len(MANY) + 1
 
+    added = [
+        Tool(name="ring_bell", namespace="shop", description="Rings a bell."),
+        Tool(name="speak", description="Says ქართული."),
+    ]
     with DiskIndex(tmp_path) as made:
         made.update([*SMALL, *MANY])
         written = (tmp_path / "words" / "meta.json").read_bytes()
-        made.update([Tool(name="ring_bell", namespace="shop", description="Rings a bell.")], remove=[MAIL.id])
+        made.update(added, remove=[MAIL.id])
         assert (tmp_path / "words" / "meta.json").read_bytes() == written
         check(made)
         with DiskIndex(tmp_path) as other:
