@@ -89,7 +89,7 @@ async def test_signing_in_never_leads_to_another_site(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "why"), [(AGENT, "may not use the console"), ("guess", "not valid"), ("", "not valid")]
+    ("token", "why"), [(AGENT, "may not use the console"), ("guess", "not valid"), ("", "No bearer token")]
 )
 async def test_a_token_without_the_scope_and_a_guess_do_not_get_in(token: str, why: str) -> None:
     async with Browser(console_app(tokens=TOKENS)) as browser:
