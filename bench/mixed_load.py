@@ -106,7 +106,7 @@ def _ask(url: str, method: str, path: str, token: str, body: Any = None) -> Any:
 def contextforge(upstream: str) -> Iterator[Subject]:
     """ContextForge with one upstream, whose tools one virtual server offers."""
     programs = _installed()
-    port = 40_000 + os.getpid() % 10_000
+    port = 20_000 + os.getpid() % 10_000  # below the ports of outgoing connections, one of which could be its own
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder:
         settings = {
@@ -120,6 +120,7 @@ def contextforge(upstream: str) -> Iterator[Subject]:
             "SSRF_PROTECTION_ENABLED": "false",
             "MCPGATEWAY_UI_ENABLED": "false",
             "CACHE_TYPE": "memory",
+            "RATE_LIMITING_ENABLED": "false",
             "LOG_LEVEL": "ERROR",
         }
         environment = {**os.environ, **settings}
