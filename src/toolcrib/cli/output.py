@@ -268,8 +268,10 @@ def _exit_with(error: BaseException, *, as_json: bool, debug: bool) -> NoReturn:
         case Terminated():
             raise click.exceptions.Exit(ExitCode.TERMINATED) from None
         case BrokenPipeError():
-            # The interpreter flushes standard output once more at its end; that must not fail loudly.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The interpreter flushes both streams once more at its end; that must not fail loudly.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(nowhere, stream.fileno())
             raise click.exceptions.Exit(ExitCode.CLOSED_PIPE) from None
         case Exception():
             echo_error(f"toolcrib: unexpected {type(error).__name__}: {error}")
