@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.server.conftest import TOKENS, PerTenant, crib, native
 from tests.server.test_direct import TOOLS, Both, Wire, run
@@ -208,3 +209,21 @@ async def test_a_client_cancels_a_call_that_was_read_from_its_connection(monkeyp
         other.protocol.connection_lost(None)
 
     assert await answered_after(monkeypatch, cancel) == [True, True]
+
+
+async def test_a_call_that_comes_while_a_request_opens_the_transport_of_its_session_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with session(monkeypatch) as opened:
+        wires = [opened.connected(), opened.connected()]
+        managers = opened.both.app._endpoint._managers  # type: ignore[attr-defined]  # of this transport
+        for later in range(40):
+            await managers[0]._rest(opened.id)
+            wires[0].protocol.data_received(opened.sent(message("prompts/list")))
+            for _ in range(later):
+                await anyio.lowlevel.checkpoint()
+            status, _, content = await opened.ask(wires[1], call("plain"))
+            assert (status, b"result" in content) == (200, True), (later, content)
+            await answers(wires[0], 1)
+        for wire in wires:
+            wire.protocol.connection_lost(None)

@@ -154,7 +154,9 @@ class SessionCalls:
 
         if _accepts_events(scope):
             scope[EVENTS_KEY] = notify
-        connection = self._connections.get(session_id) or self._dormant.get(session_id)
+        connection = self._connections.get(session_id)
+        if connection is None or not connection.initialize_accepted:  # none, or another request is just opening it
+            connection = self._dormant.get(session_id)
         if connection is None:
             connection = self._dormant[session_id] = self._opened_again(session_id, opening)
         reply = await self._reply(session_id, connection, message, Request(scope))
