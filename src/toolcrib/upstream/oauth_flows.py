@@ -224,7 +224,8 @@ class KeptTokens:
 
 def name_no_resource(flow: OAuthClientProvider) -> None:
     """Have a flow ask for tokens without naming the server: some authorization servers refuse that."""
-    flow.context.should_include_resource_param = lambda *_, **__: False  # type: ignore[method-assign]
+    # The SDK has no setting for it, so the method of this one flow is replaced.
+    flow.context.should_include_resource_param = lambda *_, **__: False  # type: ignore[method-assign]  # as said above
 
 
 class PersonFlow(OAuthClientProvider):
