@@ -14,7 +14,7 @@ from toolcrib.embedders.cache import CachedEmbedder
 from toolcrib.embedders.models import load
 from toolcrib.search.vectors import Embedder
 
-KINDS = ("static", "model2vec", "onnx", "fastembed", "sentence-transformers", "cached")
+KINDS = ("static", "model2vec", "cached")
 TEXTS = ("find the file", "send a mail", "opening issues.", "the last content of a file, and more words to pad it out")
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 
@@ -26,19 +26,10 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     kind = request.param
     if kind == "static":
         return lambda: load("static")
+    folder = request.getfixturevalue("static_folder")
     if kind == "model2vec":
-        folder = request.getfixturevalue("static_folder")
         return lambda: load(f"model2vec:{folder}")
-    if kind == "fastembed":
-        model, folder = request.getfixturevalue("fastembed_model"), request.getfixturevalue("onnx_folder")
-        return lambda: load(f"fastembed:{model}?path={folder}")
-    if kind == "sentence-transformers":
-        request.getfixturevalue("sentence_transformers")
-        return lambda: load("sentence-transformers:tiny")
-    folder = request.getfixturevalue("onnx_folder")
-    if kind == "onnx":
-        return lambda: load(f"onnx:{folder}")
-    return lambda: CachedEmbedder(load(f"onnx:{folder}"), tmp_path)
+    return lambda: CachedEmbedder(load(f"model2vec:{folder}"), tmp_path)
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
-"""The embedders: the built-in table, MiniLM, one adapter for each supported library, and `load` for settings.
+"""The embedders: the built-in table, MiniLM, the adapter of model2vec, and `load` for settings.
 
 An adapter imports its library when it is created.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b, sha256
 from importlib import import_module
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -23,41 +23,6 @@ from toolcrib.names import nearest
 from toolcrib.search.vectors import TABLE_SHA256, Embedder, Vectors, default_table
 
 BUILT_IN_EMBEDDER: Final = "static"
-
-FASTEMBED_MODEL = "BAAI/bge-small-en-v1.5"
-
-
-class FastEmbed:
-    """A quantized transformer of the `fastembed` library, by name: runs on the CPU, without PyTorch."""
-
-    def __init__(
-        self,
-        model: str = FASTEMBED_MODEL,
-        *,
-        path: Path | None = None,
-        cache: Path | None = None,
-        threads: int | None = None,
-        batch: int = 64,
-    ) -> None:
-        """`path` is a folder with the files of the model, to skip the download; `cache` is the folder for downloads.
-
-        `threads` None means one per core. Raises `MissingExtra` without the library, and `SettingsError` if the model
-        is unknown or cannot be loaded.
-        """
-        fastembed = import_library("fastembed", extra="fastembed")
-        self._batch = batch
-        options = {"specific_model_path": str(path)} if path else {}
-        with model_errors(model):
-            self._model = fastembed.TextEmbedding(model, cache_dir=cache and str(cache), threads=threads, **options)
-            self.dim, digest = fingerprint(self._encode)
-        self.name = f"fastembed:{model}#{digest}"
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text: float32[n, dim], of unit length; blank texts give zero rows."""
-        return embed_batches(texts, self.dim, self._batch, self._encode)
-
-    def _encode(self, texts: list[str]) -> npt.ArrayLike:
-        return np.stack(list(self._model.embed(texts, batch_size=self._batch)))
 
 
 class Model2Vec:
@@ -84,79 +49,6 @@ class Model2Vec:
         with self._lock:
             vectors: npt.ArrayLike = self._model.encode(texts, batch_size=self._batch, use_multiprocessing=False)
         return vectors
-
-
-Pooling = Literal["mean", "cls"]
-"""How the vectors of the tokens of a text become one: their mean, or the first one, as the model was trained."""
-
-
-class OnnxEmbedder:
-    """A transformer in an ONNX file with its `tokenizer.json`: all local, with no download.
-
-    Supports the usual layout of exporters: token ids and a mask in, a vector per token or per text out. A dynamically
-    quantized model scales its numbers by the whole batch; with `batch=1` the vector of a text does not depend on
-    others.
-    """
-
-    def __init__(
-        self,
-        model: str | Path,
-        tokenizer: str | Path | None = None,
-        *,
-        pooling: Pooling = "mean",
-        max_tokens: int = 256,
-        batch: int = 32,
-        threads: int = 0,
-        provider: str = "CPUExecutionProvider",
-    ) -> None:
-        """Load the file of a model; the tokenizer defaults to the `tokenizer.json` next to it, or one folder above.
-
-        Texts are cut after `max_tokens`. `threads` 0 means one per core. `provider` is onnxruntime's name of a device.
-        Raises `MissingExtra` without the libraries, and `SettingsError` if a file is missing or cannot be used.
-        """
-        runtime = import_library("onnxruntime", extra="onnx")
-        tokenizers = import_library("tokenizers", extra="onnx")
-        path = _onnx_file(Path(model).expanduser())
-        self._batch = batch
-        self._pooling = pooling
-        with model_errors(str(model)):
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer or _tokenizer_file(path)))
-            self._tokenizer.enable_truncation(max_tokens)
-            self._tokenizer.no_padding()
-            self._unknown = _unknown_token(self._tokenizer)
-            self._session = _onnx_session(runtime, path, threads, provider)
-            self._inputs = {given.name: _ONNX_INTEGERS[given.type] for given in self._session.get_inputs()}
-            self._output = _onnx_output(self._session.get_outputs())
-            self.dim, digest = fingerprint(self._encode)
-        self.name = f"onnx:{path.name}?pooling={pooling}&max_tokens={max_tokens}#{digest}"
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text: float32[n, dim], of unit length, or zero if no token is in the vocabulary."""
-        return embed_batches(texts, self.dim, self._batch, self._encode)
-
-    def _encode(self, texts: list[str]) -> npt.ArrayLike:
-        encodings = self._tokenizer.encode_batch(texts)
-        shape = (len(texts), max(1, *(len(encoding.ids) for encoding in encodings)))
-        ids, mask, known = (np.zeros(shape, dtype=np.int64) for _ in range(3))
-        for row, encoding in enumerate(encodings):
-            length = len(encoding.ids)
-            ids[row, :length] = encoding.ids
-            mask[row, :length] = 1
-            known[row, :length] = np.equal(encoding.special_tokens_mask, 0)
-        known &= ids != self._unknown
-        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        given = {name: feed[name].astype(kind, copy=False) for name, kind in self._inputs.items()}
-        [output] = self._session.run([self._output], given)
-        return self._pooled(output, mask) * known.any(axis=1, keepdims=True)
-
-    def _pooled(self, output: npt.NDArray[Any], mask: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Combine the vectors of the tokens of each text, without the padding."""
-        if output.ndim == _SENTENCE_RANK:
-            return output
-        if self._pooling == "cls":
-            return np.asarray(output[:, 0])
-        weights = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
-        return np.asarray(np.einsum("btd,bt->bd", output, weights))
 
 
 MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
@@ -186,7 +78,7 @@ class MiniLM:
         self.name = f"minilm?max_tokens={max_tokens}#{MINILM_SHA256[:8]}"
         with model_errors("minilm"):
             self._tokenizer = WordPieceTokenizer.load()
-            self._session = _onnx_session(runtime, weights, threads, "CPUExecutionProvider")
+            self._session = _onnx_session(runtime, weights, threads)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector per text: float32[n, 384], of unit length, or zero for one mostly in another script."""
@@ -235,62 +127,22 @@ def _read_minilm(path: Path) -> bytes:
     return data
 
 
-class SentenceTransformers:
-    """A model of the `sentence-transformers` library: the widest choice, and GPUs, but it needs PyTorch.
-
-    The model is a folder or a name on the hub, such as `all-MiniLM-L6-v2`.
-    """
-
-    def __init__(
-        self, model: str | Path, *, device: str | None = None, max_tokens: int | None = None, batch: int = 32
-    ) -> None:
-        """`device` is `cpu`, `cuda` or `mps`; None chooses the best available. Texts are cut after `max_tokens`.
-
-        Raises `MissingExtra` without the library, and `SettingsError` if the model cannot be loaded.
-        """
-        sentence_transformers = import_library("sentence_transformers", extra="sentence-transformers")
-        self._batch = batch
-        self._lock = Lock()  # each call configures the tokenizer, which must not be in use at that time
-        with model_errors(str(model)):
-            self._model = sentence_transformers.SentenceTransformer(str(model), device=device)
-            if max_tokens is not None:
-                self._model.max_seq_length = max_tokens
-            self.dim, digest = fingerprint(self._encode)
-        self.name = f"sentence-transformers:{model}?max_tokens={self._model.max_seq_length}#{digest}"
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text: float32[n, dim], of unit length; blank texts give zero rows."""
-        return embed_batches(texts, self.dim, self._batch, self._encode)
-
-    def _encode(self, texts: list[str]) -> npt.ArrayLike:
-        with self._lock:
-            vectors: npt.ArrayLike = self._model.encode(
-                texts, batch_size=self._batch, show_progress_bar=False, convert_to_numpy=True
-            )
-        return vectors
-
-
 MINILM: Final = "minilm"
 """The setting of the model that the extra `semantic` installs; options may follow."""
 
-EMBEDDER_KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
-    "fastembed": FastEmbed,
-    "model2vec": Model2Vec,
-    "onnx": OnnxEmbedder,
-    "sentence-transformers": SentenceTransformers,
-}
-"""The text before the colon, and the class to create."""
+MODEL2VEC: Final = "model2vec"
+"""The setting of a model of that library: a colon and the name or path of the model follow."""
 
 _LENGTH_TOLERANCE: Final = 1e-3
 
 
 def load(spec: str) -> Embedder:
-    """Create the embedder that a setting names: `static`, `minilm`, `kind:model`, or `package.module:factory`.
+    """Create the embedder that a setting names: `static`, `minilm`, `model2vec:model`, or `package.module:factory`.
 
-    The kinds are those of `EMBEDDER_KINDS`; a model is a name on the hub of its library, or a path. Options may follow,
-    as in `onnx:model.onnx?pooling=cls&threads=2` or `minilm?threads=2`. A factory takes no arguments and returns an
-    `Embedder`. Raises `SettingsError` for anything else and for a model that cannot be loaded, and `MissingExtra` if
-    what it needs is not installed.
+    A model is a name on the hub of its library, or the path of a folder. Options may follow, as in
+    `model2vec:./folder?batch=256` or `minilm?threads=2`. A factory takes no arguments and returns an `Embedder`. Raises
+    `SettingsError` for anything else and for a model that cannot be loaded, and `MissingExtra` if what it needs is not
+    installed.
 
     >>> load("static").embed(["Find a file."]).any()
     np.True_
@@ -304,18 +156,20 @@ def load(spec: str) -> Embedder:
     plain, _, query = spec.strip().partition("?")
     if plain == MINILM:
         return MiniLM(**parse_options(MiniLM, query))
-    if kind in EMBEDDER_KINDS:
+    if kind == MODEL2VEC:
         model, _, query = rest.partition("?")
         if not model:
-            raise SettingsError(f"The embedder {kind!r} needs a model.", hint=f'Write "{kind}:" and its name or path.')
-        return EMBEDDER_KINDS[kind](model, **parse_options(EMBEDDER_KINDS[kind], query))
+            raise SettingsError(
+                f"The embedder {kind!r} needs a model.", hint=f'Write "{kind}:" and its name or the path of its folder.'
+            )
+        return Model2Vec(model, **parse_options(Model2Vec, query))
     if rest.isidentifier() and _module_exists(kind):
         return _load_factory(kind, rest)
     raise _unknown_embedder(kind)
 
 
 def _unknown_embedder(kind: str) -> SettingsError:
-    known = (BUILT_IN_EMBEDDER, MINILM, *EMBEDDER_KINDS)
+    known = (BUILT_IN_EMBEDDER, MINILM, MODEL2VEC)
     near = nearest(kind, known, limit=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Use one of {', '.join(known)}, or package.module:factory."
     return SettingsError(f"There is no embedder {kind!r}.", hint=hint, suggestions=near)
@@ -350,41 +204,29 @@ def check_embedder(embedder: Any, what: str) -> Embedder:
     return embedder
 
 
-_PARSERS: Final[dict[type, Callable[[str], Any]]] = {int: int, str: str, Path: Path}
+def parse_options(adapter: Callable[..., Any], query: str) -> dict[str, int]:
+    """Parse a query string into keyword arguments, which are whole numbers.
 
+    Raises `SettingsError` for an unknown option or an invalid value.
 
-def parse_options(adapter: Callable[..., Any], query: str) -> dict[str, Any]:
-    """Parse a query string into keyword arguments. Raises `SettingsError` for an unknown option or an invalid value.
-
-    >>> def adapter(model: str, *, threads: int | None = None) -> None: ...
+    >>> def adapter(model: str, *, threads: int = 1) -> None: ...
     >>> parse_options(adapter, "threads=2")
     {'threads': 2}
     >>> parse_options(adapter, "thread=2")
     Traceback (most recent call last):
     toolcrib.errors.SettingsError: There is no option 'thread'. Did you mean 'threads'?
     """
-    kinds = _option_kinds(adapter)
-    return {name: _parse_value(name, text, kinds) for name, text in parse_qsl(query, keep_blank_values=True)}
+    names = [given.name for given in signature(adapter).parameters.values() if given.kind is Parameter.KEYWORD_ONLY]
+    return {name: _parse_option(name, text, names) for name, text in parse_qsl(query, keep_blank_values=True)}
 
 
-def _option_kinds(adapter: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
-    """Map each option to its possible types, or its possible words."""
-    named = [given for given in signature(adapter).parameters.values() if given.kind is Parameter.KEYWORD_ONLY]
-    return {given.name: get_args(given.annotation) or (given.annotation,) for given in named}
-
-
-def _parse_value(name: str, text: str, kinds: dict[str, tuple[Any, ...]]) -> Any:
-    if name not in kinds:
-        near = nearest(name, kinds, limit=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(kinds)}."
+def _parse_option(name: str, text: str, names: Sequence[str]) -> int:
+    if name not in names:
+        near = nearest(name, names, limit=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(names)}."
         raise SettingsError(f"There is no option {name!r}.", hint=hint, suggestions=near)
-    first = kinds[name][0]
-    if isinstance(first, str):
-        if text not in kinds[name]:
-            raise SettingsError(f"The option {name!r} must be one of {', '.join(kinds[name])}, not {text!r}.")
-        return text
     try:
-        return _PARSERS[first](text)
+        return int(text)
     except ValueError as error:
         raise SettingsError(f"The option {name!r} must be a number, not {text!r}.") from error
 
@@ -402,64 +244,18 @@ class StaticEmbedder:
         return self._table.embed(texts)
 
 
-_SENTENCE_RANK = 2
-"""Axes of an output with one vector per text; one with a vector per token has three."""
-
-_ONNX_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
-
-_ONNX_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-
 _ONNX_ERRORS_ONLY = 3
 """The log level of onnxruntime that shows only errors."""
 
 
-def _onnx_file(path: Path) -> Path:
-    """The file of the model: the path itself, or a usual name in a folder."""
-    if not path.is_dir():
-        return path
-    usual = (path / "model.onnx", path / "onnx" / "model.onnx")
-    return next((file for file in usual if file.exists()), usual[0])
-
-
-def _tokenizer_file(model: Path) -> Path:
-    places = (model.parent / "tokenizer.json", model.parent.parent / "tokenizer.json")
-    found = next((place for place in places if place.exists()), None)
-    if found is None:
-        raise SettingsError(
-            f"There is no tokenizer.json next to {model}.",
-            hint="A model comes with its tokenizer. Put its tokenizer.json next to it, or give the path of the file.",
-        )
-    return found
-
-
-def _onnx_session(runtime: Any, model: Path | bytes, threads: int, provider: str) -> Any:
+def _onnx_session(runtime: Any, model: bytes, threads: int) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = _ONNX_ERRORS_ONLY
     options.add_session_config_entry(
         "session.intra_op.allow_spinning", "0"
     )  # leave the cores to other work while waiting
-    session = runtime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=[provider])
-    strange = sorted({given.name for given in session.get_inputs()} - _ONNX_INPUTS)
-    if strange:
-        raise SettingsError(
-            f"The model has inputs that a text cannot provide: {', '.join(strange)}.",
-            hint=f"The inputs of a sentence model are {', '.join(sorted(_ONNX_INPUTS))}.",
-        )
-    return session
-
-
-def _onnx_output(outputs: Sequence[Any]) -> str:
-    """The name of the output with the vectors: that of whole texts if the model has one, else the first."""
-    names = [output.name for output in outputs]
-    return "sentence_embedding" if "sentence_embedding" in names else str(names[0])
-
-
-def _unknown_token(tokenizer: Any) -> int:
-    """The id of the token for unknown words; -1 if there is none."""
-    token = getattr(tokenizer.model, "unk_token", None)
-    found = None if token is None else tokenizer.token_to_id(token)
-    return -1 if found is None else int(found)
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 Encode = Callable[[list[str]], npt.ArrayLike]
@@ -527,9 +323,9 @@ _MODEL_HINT = "A model name is looked up on its hub, which needs a network conne
 def import_library(module: str, *, extra: str) -> Any:
     """Import an optional library. Raises `MissingExtra` with the command that installs it.
 
-    >>> import_library("no_such_library", extra="fastembed")
+    >>> import_library("no_such_library", extra="model2vec")
     Traceback (most recent call last):
-    toolcrib.errors.MissingExtra: The library 'no_such_library' is not installed. Run: pip install 'toolcrib[fastembed]'
+    toolcrib.errors.MissingExtra: The library 'no_such_library' is not installed. Run: pip install 'toolcrib[model2vec]'
     """
     try:
         return import_module(module)
