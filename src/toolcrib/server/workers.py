@@ -41,7 +41,9 @@ VARIABLE: Final = "TOOLCRIB_WORKER"
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
 _STABLE_S: Final = 10.0
-"""A worker that ran this long is started again at once."""
+"""A worker that served and ran this long is started again at once."""
+_START_TRIES: Final = 3
+"""Exits in a row, before a worker has ever served, that show that it cannot start at all."""
 _START_S: Final = 120.0
 """How long a worker may take until it serves, in seconds."""
 _SETTLE_S: Final = 30.0
@@ -166,6 +168,13 @@ class _WorkerProcess:
     def label(self) -> str:
         return f"worker {self.number} (process {self.popen.pid})"
 
+    @property
+    def failed_start(self) -> str:
+        """Why it does not serve."""
+        if self.popen.returncode is None:
+            return f"did not serve within {_START_S:g} s"
+        return f"ended before it served: {_outcome(self.popen.returncode)}"
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
         if not self.ended.is_set():
@@ -205,6 +214,8 @@ class WorkerSupervisor:
         self._replaced: set[int] = set()
         """The numbers of workers that are being replaced."""
         self._failures: dict[int, int] = {}
+        self._failed_starts: dict[int, int] = {}
+        """By number: how often in a row a worker that has never served ended with an exit code."""
         self._served: set[int] = set()
         """The numbers of workers that have served once."""
         self._stopping = anyio.Event()
@@ -237,7 +248,9 @@ class WorkerSupervisor:
             first = self._start(number)
             self._current[number] = first
             if number == 1 and not await self._wait_serving(first):
-                return
+                if self._stopping.is_set():
+                    return
+                logger.warning("%s does not serve yet; the others are started too", first.label)
         logger.info("%d workers", self._options.workers)
 
     def _start(self, number: int) -> _WorkerProcess:
@@ -299,18 +312,31 @@ class WorkerSupervisor:
         self._remove_socket(process)
         if self._stopping.is_set() or self._current.get(process.number) is not process:
             return
-        number = process.number
-        if number not in self._served:
+        if self._cannot_start(process.number, code):
             self._code = code if code > 0 else 1
             logger.error("%s could not start (%s): all stop", process.label, _outcome(code))
             self._stopping.set()
-        elif number not in self._replaced:
+        elif process.number not in self._replaced:
             await self._start_again(process, code)
+
+    def _cannot_start(self, number: int, code: int) -> bool:
+        """Whether the end of this worker shows that starting it again is useless.
+
+        A signal comes from outside, such as from the kernel when memory is short, and says nothing about the next
+        start. Without any worker that has served, though, nothing says that a start can succeed.
+        """
+        if not self._served:
+            return True
+        if number in self._served or code < 0:
+            self._failed_starts.pop(number, None)
+            return False
+        self._failed_starts[number] = self._failed_starts.get(number, 0) + 1
+        return self._failed_starts[number] >= _START_TRIES
 
     async def _start_again(self, process: _WorkerProcess, code: int) -> None:
         number = process.number
-        lived_s = anyio.current_time() - process.started
-        failures = self._failures[number] = 0 if lived_s >= _STABLE_S else self._failures.get(number, 0) + 1
+        is_stable = process.serving.is_set() and anyio.current_time() - process.started >= _STABLE_S
+        failures = self._failures[number] = 0 if is_stable else self._failures.get(number, 0) + 1
         pause_s = 0.0 if failures <= 1 else _pause(failures - 1)
         logger.error("%s ended: %s; it is started again in %.1f s", process.label, _outcome(code), pause_s)
         with anyio.move_on_after(pause_s):
@@ -362,7 +388,7 @@ class WorkerSupervisor:
         old, new = self._current[number], self._start(number)
         if not await self._wait_serving(new):
             if not self._stopping.is_set():
-                logger.error("worker %d cannot be replaced, because the new one does not start", number)
+                logger.error("worker %d is not replaced: the new one %s", number, new.failed_start)
             new.send(signal.SIGKILL)
             return False
         await _first_of(new.settled, new.ended, self._stopping, timeout_s=_SETTLE_S)
@@ -419,6 +445,7 @@ class _ProgramsProcess:
             await anyio.wait_readable(self._ours)  # it listens, or it has ended
             if self._ours.recv(1):
                 return
+        process.send(signal.SIGKILL)  # one that never listens would be found again
         raise RuntimeError("the process that runs programs does not start")
 
     def _spawn(self) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
