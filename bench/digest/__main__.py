@@ -15,6 +15,8 @@ and 100 that none of them serves. They were written before any digest was. The r
 `TOOLCRIB_BENCH_DATA` names a folder with `data/real_mcp/tools.jsonl.gz`, one tool per line with its `server`. Without
 it, only the shipped servers are measured.
 
+The tokens at rest are those that a client without support for apps lists and reads before it asks for anything.
+
 `--show` prints the digests. Both runs also print how long a digest takes, and how long that holds the event loop.
 """
 
@@ -27,6 +29,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +41,10 @@ from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.text import TOKEN, AnalyzedWord, analyze_token
 from toolcrib.search.vectors import default_table
 from toolcrib.surfaces.builtin import make_facade
-from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.facade import has_app
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running
-from toolcrib.tokens import estimate_tokens
+from toolcrib.tokens import counter, estimate_tokens
 from toolcrib.types import Caller, Context, Tool
 
 HERE = Path(__file__).parent
@@ -106,6 +110,8 @@ def recorded() -> Servers:
                     title=row.get("title"),
                     description=row.get("description") or "",
                     input_schema=row["inputSchema"],
+                    annotations=row.get("annotations") or {},
+                    meta=row.get("_meta") or {},
                 )
                 found.setdefault(name, []).append(tool)
     return found
@@ -222,6 +228,29 @@ def _share(values: Iterable[bool]) -> float:
     return sum(listed) / len(listed)
 
 
+# -- at rest ----------------------------------------------------------------------------------------------------------
+
+
+async def at_rest(kind: str, servers: Servers) -> None:
+    """Print what each surface with meta-tools costs at rest, counted with o200k_base."""
+    count = counter("o200k_base").count
+    for surface in SURFACES:
+        if surface == "direct":
+            continue
+        async with running(source(servers)) as gateway, connect(gateway, SurfaceOptions(surfaces=(surface,))) as client:
+            tools = (await client.list_tools()).tools
+            instructions = count(client.instructions or "")
+        entries = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.input_schema} for tool in tools
+        ]
+        cost = sum(count(json.dumps(entry, ensure_ascii=False, separators=(",", ":"))) for entry in entries)
+        apps = sum(map(has_app, chain.from_iterable(servers.values())))
+        total = f"{cost + instructions:,} tokens at rest ({instructions} of them instructions)"
+        print(
+            f"{kind}, {surface}: {len(servers)} servers, {apps} tools with an app, {len(tools)} tools listed: {total}"
+        )
+
+
 # -- speed -------------------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +316,9 @@ async def run(*, show: bool) -> None:
         await measure(kind, servers, show=show)
     if not RECORDED.exists():
         print(f"\nrecorded: skipped, because {RECORDED} does not exist")
+    print()
+    for kind, servers in catalogs.items():
+        await at_rest(kind, servers)
     print()
     for kind, servers in catalogs.items():
         await speed(kind, servers)

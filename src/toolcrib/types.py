@@ -505,6 +505,11 @@ class SessionClient(Client):
     def declared(self) -> Object:
         """The capabilities that it declared, as wire JSON, whether or not it can be reached now."""
 
+    @property
+    def extensions(self) -> Object:
+        """The extensions of the protocol that it declared, by identifier, as wire JSON."""
+        return {}
+
     @abstractmethod
     def can_ask(self, method: str) -> bool:
         """Whether the client can be sent a request of this method now, while its own request waits."""

@@ -91,7 +91,7 @@ async def test_the_accounts_are_one_set_of_tools_and_each_call_goes_to_its_accou
     work, home = Hub("work"), Hub("home")
     async with running(work, home) as app:
         assert [tool.id for tool in await app.tools()] == ["hub:create_issue", "hub:list_issues"]
-        servers = (await app.facade.instructions(ANN)).partition("Servers:")[2]
+        servers = (await app.facade.page(ANN)).items[0].tool.description.partition("Servers:")[2]
         assert [line.partition(":")[0] for line in servers.splitlines() if line] == ["- hub"]
         assert await accounts(app, ANN) == (["home", "work"], True)
         result = await app.call("hub:create_issue", {"account": "work", "title": "a"})

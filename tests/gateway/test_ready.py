@@ -194,7 +194,7 @@ async def test_readyz_says_ready_only_once_every_servers_tools_can_be_found(held
                 waits = await http.get("/readyz")
                 assert (waits.status_code, waits.json()["servers"]) == (503, {"connecting": 1})
                 async with mcp.Client(app.server) as client:
-                    assert (client.instructions or "").endswith("\n- mail")
+                    assert ((await client.list_tools()).tools[0].description or "").endswith("\n- mail")
                 held.go_on.set()
                 await app.settled()
                 answer = await http.get("/readyz")

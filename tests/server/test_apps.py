@@ -8,11 +8,13 @@ import anyio
 import mcp
 import mcp_types as types
 import pytest
+from mcp.client.extension import advertise
 from mcp.server.lowlevel import Server
 from tests.server.shop import FAST
 
 from toolcrib.app import App
 from toolcrib.settings.options import Settings
+from toolcrib.surfaces.facade import APPS_EXTENSION
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.upstream.options import ServerOptions
 
@@ -58,12 +60,13 @@ class Clock:
 
 
 @contextlib.asynccontextmanager
-async def clocks(**options: Any) -> AsyncIterator[mcp.Client]:
+async def clocks(*, shows_apps: bool = False, **options: Any) -> AsyncIterator[mcp.Client]:
     """A client of a gateway in front of two servers with the same address of an app."""
     servers = tuple(ServerOptions(name=name, target=Clock(name).server) for name in ("a", "b"))
     async with App(Settings(servers=servers, surfaces=SurfaceOptions(**options), fleet=FAST)) as app:
         await app.settled()
-        async with mcp.Client(app.server) as client:
+        extensions = [advertise(APPS_EXTENSION)] if shows_apps else None
+        async with mcp.Client(app.server, extensions=extensions) as client:
             yield client
 
 
@@ -95,11 +98,11 @@ async def test_the_address_of_an_app_from_a_template_leads_back_to_its_server() 
             assert part == types.TextResourceContents(uri="ui://b/app/utc", text="b has ui://app/utc")
 
 
-async def test_tools_with_an_app_are_listed_beside_the_meta_tools_unless_the_settings_say_otherwise() -> None:
+async def test_a_client_that_shows_apps_lists_their_tools_unless_the_settings_say_otherwise() -> None:
     with anyio.fail_after(10):
-        async with clocks() as client:
+        async with clocks(shows_apps=True) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
             assert names == ["tool_search", "execute_tool", "a__show_time", "b__show_time"]
-        for options in ({"apps": False}, {"meta_only": True}):
-            async with clocks(**options) as client:
+        for options in ({"apps": False}, {"meta_only": True}, {"shows_apps": False}):
+            async with clocks(**{"shows_apps": True, **options}) as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == ["tool_search", "execute_tool"]

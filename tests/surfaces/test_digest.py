@@ -1,4 +1,4 @@
-"""The digest of servers, as clients read it in the description of `tool_search` and in the instructions."""
+"""The digest of servers, as clients read it in the description of `tool_search` or in the instructions."""
 
 import threading
 from collections.abc import Hashable, Sequence
@@ -88,13 +88,15 @@ async def test_a_few_servers_have_a_line_each_with_their_most_telling_words() ->
     ]
 
 
-async def test_the_description_and_the_instructions_have_the_same_digest() -> None:
-    async with running(FakeSource(server("slack"))) as gateway, connect(gateway) as client:
-        description = (await client.list_tools()).tools[0].description or ""
-        instructions = client.instructions or ""
+@pytest.mark.parametrize("surface", ["search", "dynamic", "progressive"])
+async def test_the_digest_ends_either_a_description_or_the_instructions(surface: str) -> None:
+    options = SurfaceOptions(surfaces=(surface,))
+    async with running(FakeSource(server("slack"))) as gateway, connect(gateway, options) as client:
+        descriptions = [tool.description or "" for tool in (await client.list_tools()).tools]
+        texts = [client.instructions or "", *descriptions]
     line = "\n\nServers:\n- slack: reaction, channels, message, emoji, send"
-    assert description.endswith(line)
-    assert instructions.endswith(line)
+    assert [text.endswith(line) for text in texts[:2]] == [surface != "search", surface == "search"]
+    assert sum("Servers:" in text for text in texts) == 1
 
 
 async def test_a_server_is_described_by_its_instructions_if_its_tools_say_little() -> None:

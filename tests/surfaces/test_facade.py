@@ -315,7 +315,7 @@ async def test_agents_learn_that_a_connected_server_offers_nothing() -> None:
         facade = make_facade(gateway, SurfaceOptions())
         found = await facade.call(ME, "tool_search", {"query": "delete a customer"})
         assert "Server empty is connected, but it offers no tools" in found.text
-        assert "empty (no tools)" in await facade.instructions(ME)
+        assert "empty (no tools)" in (await facade.page(ME)).items[0].tool.description
 
 
 async def test_an_always_visible_tool_keeps_its_bare_name_beside_an_unlisted_namesake() -> None:

@@ -247,6 +247,12 @@ class RequestClient(SessionClient):
         return forwarded_capabilities(self._request.session.client_capabilities)
 
     @property
+    def extensions(self) -> Object:
+        """The extensions that it declared: with its session or, from 2026-07-28 on, with each request."""
+        declared = self._request.session.client_capabilities
+        return (declared.extensions if declared is not None else None) or {}
+
+    @property
     def is_modern(self) -> bool:
         """Whether the client answers questions by repeating its call, as of version 2026-07-28."""
         return is_modern(self._request.protocol_version)

@@ -42,7 +42,18 @@ _MAX_PORT: Final = 65535
 _Bytes = Annotated[int, whole_from(1024)]
 _RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
 _SURFACES: Final = (
-    *("surfaces", "instructions", "always_visible", "apps", "meta_only", "read_tool", "call_many", "summary", "prefix"),
+    *(
+        "surfaces",
+        "instructions",
+        "always_visible",
+        "apps",
+        "app_tokens",
+        "meta_only",
+        "read_tool",
+        "call_many",
+        "summary",
+        "prefix",
+    ),
     *("digest_tokens", "list_page_bytes", "reply_tokens", "structured_replies"),
 )
 
@@ -349,6 +360,7 @@ class ToolcribTable(Table):
     instructions: NonEmpty | None = None
     always_visible: tuple[str, ...] = ()
     apps: bool = True
+    app_tokens: Natural | None = None
     meta_only: bool = False
     read_tool: bool = True
     call_many: bool = False

@@ -20,6 +20,7 @@ class DirectSurface:
     name = "direct"
     introduction = ""
     lists_all = True
+    describes_servers = False
     handlers: Mapping[str, MetaToolHandler] = {}
     reads_results = None
 

@@ -36,6 +36,7 @@ class DynamicSurface:
     name = "dynamic"
     introduction = SEARCH_INTRODUCTION
     lists_all = False
+    describes_servers = False
     reads_results = Continuation("call_tool", '{"tool_name":"read_result","arguments":{ARGUMENTS}}')
 
     def __init__(

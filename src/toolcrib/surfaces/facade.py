@@ -6,6 +6,7 @@ watches for collisions while servers connect. It knows no surface by name.
 
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.public_names import Collision, PublicNames, assign_bare_names
 from toolcrib.surfaces.reply import error_result
 from toolcrib.surfaces.results import MAX_RESULT_CHARS_META, Continuation, ResultBudget
-from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
+from toolcrib.tokens import estimate_tokens
+from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Visibility
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ _HINTS_WITHOUT_SEARCH: Final[Mapping[str, str]] = {
 """Replacements for hints that suggest a search, where there is no search."""
 _APP_KEYS: Final = ("ui", "ui/resourceUri", "openai/outputTemplate")
 """Keys in the `_meta` of a tool that name its app: the specification's, and two older ones."""
+APPS_EXTENSION: Final = "io.modelcontextprotocol/ui"
+"""The extension that clients declare if they show apps."""
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 _HEADER_MARK: Final = "x-mcp-header"
 _KEYS_BYTES: Final = 100
@@ -66,7 +70,7 @@ class CallerView(NamedTuple):
     statuses: Sequence[ServerStatus]
     """The servers that the caller may know of."""
     digest: str
-    """Describes these servers."""
+    """Describes these servers; empty if no surface shows it."""
     may_find_more: bool
     """Whether a search may find tools outside the view."""
 
@@ -85,6 +89,10 @@ class Surface(Protocol):
     @property
     def lists_all(self) -> bool:
         """Whether it lists every tool of the caller by name."""
+
+    @property
+    def describes_servers(self) -> bool:
+        """Whether the description of one of its meta-tools has the digest, so that the instructions need not."""
 
     @property
     def handlers(self) -> Mapping[str, MetaToolHandler]:
@@ -198,7 +206,7 @@ class ToolFacade:
         entries = [*meta, *named]
         return page(
             entries,
-            view_version=f"{view.version}/{'all' if ctx.show_all else 'list'}",
+            view_version=f"{view.version}/{'all' if ctx.show_all else 'apps' if _shows_apps(ctx) else 'list'}",
             cursor=cursor,
             sizes=[entry.size for entry in entries],
             max_size=self._options.list_page_bytes,
@@ -222,9 +230,11 @@ class ToolFacade:
         introductions = dict.fromkeys(surface.introduction for surface in self._surfaces if surface.introduction)
         if not introductions:
             return "".join(own)
+        text = "\n\n".join((*own, *introductions))
+        if any(surface.describes_servers for surface in self._surfaces):
+            return text
         view = await self._gateway.view(ctx)
         servers = await self._digests.write(view, await self._gateway.servers(ctx))
-        text = "\n\n".join((*own, *introductions))
         return f"{text}\n\nServers:\n{servers}" if servers else text
 
     # -- calling ---------------------------------------------------------------------------------------------------
@@ -369,8 +379,8 @@ class ToolFacade:
         return entries
 
     async def _digest(self, view: View, statuses: Sequence[ServerStatus]) -> str:
-        """The digest of servers, if a surface has meta-tools."""
-        if not any(surface.introduction for surface in self._surfaces):
+        """The digest of servers, if a surface shows it in a description."""
+        if not any(surface.describes_servers for surface in self._surfaces):
             return ""
         return await self._digests.write(view, statuses)
 
@@ -378,7 +388,26 @@ class ToolFacade:
         """The tools listed by name beside the meta-tools."""
         if self._options.meta_only and not ctx.show_all:
             return ()
-        return self._listed_tools(view, everything=self._everything(ctx))
+        if self._everything(ctx):
+            return self._listed_tools(view, everything=True)
+        entries = self._listed_tools(view, everything=False)
+        return self._without_apps(view, entries, self._options.app_tokens if _shows_apps(ctx) else None)
+
+    def _without_apps(self, view: View, entries: Sequence[ListedTool], budget: int | None) -> Sequence[ListedTool]:
+        """The entries without those that are listed for their app alone and above the budget; without one, all of them.
+
+        Servers come in the order of what their tools cost. Tools that only apps call cost nothing, since hosts do not
+        show them to a model.
+        """
+        key = (self, "apps", budget)
+        cached = view.memo.get(key)
+        if cached is None or cached[0] is not entries:
+            named = set(self._always_visible_keys(view))
+            apps = [entry for entry in entries if _is_listed_for_its_app(entry.tool) and entry.tool.key not in named]
+            dropped = frozenset(entry.name for entry in (apps if budget is None else _above(budget, apps)))
+            cached = view.memo[key] = (entries, tuple(entry for entry in entries if entry.name not in dropped))
+        kept: tuple[ListedTool, ...] = cached[1]
+        return kept
 
     def _listed_tools(self, view: View, *, everything: bool) -> Sequence[ListedTool]:
         """The tools listed by name, by id. Cached until a tool violates its output schema for the first time."""
@@ -465,6 +494,42 @@ class ToolFacade:
 def has_app(tool: Tool) -> bool:
     """Whether hosts show an app for the tool (MCP Apps): its `_meta` names one, or says that it belongs to one."""
     return any(key in tool.meta for key in _APP_KEYS)
+
+
+def _shows_apps(ctx: Context) -> bool:
+    """Whether the client declares that it shows apps."""
+    return isinstance(ctx.client, SessionClient) and APPS_EXTENSION in ctx.client.extensions
+
+
+def _is_listed_for_its_app(tool: Tool) -> bool:
+    return tool.visibility is Visibility.DISCOVERABLE and has_app(tool)
+
+
+def _above(budget: int, apps: Sequence[ListedTool]) -> Iterator[ListedTool]:
+    """Those of the tools that do not fit into the budget, in tokens; 0 means no limit."""
+    costs = {entry.name: 0 if _is_for_apps_only(entry.tool) else _tokens(entry) for entry in apps}
+    servers: Counter[str] = Counter()
+    for entry in apps:
+        servers[entry.tool.namespace] += costs[entry.name]
+    left = budget or sum(costs.values())
+    for entry in sorted(apps, key=lambda entry: (servers[entry.tool.namespace], entry.tool.id)):
+        if costs[entry.name] <= left:
+            left -= costs[entry.name]
+        else:
+            yield entry
+
+
+def _is_for_apps_only(tool: Tool) -> bool:
+    """Whether the tool says that only apps call it."""
+    app = tool.meta.get("ui")
+    visibility = app.get("visibility") if isinstance(app, Mapping) else None
+    return isinstance(visibility, list) and "model" not in visibility
+
+
+def _tokens(entry: ListedTool) -> int:
+    """What the entry costs a model, in estimated tokens."""
+    shown = [entry.name, entry.tool.description, entry.tool.input_schema]
+    return estimate_tokens(json.dumps(shown, default=_json_default))
 
 
 def _list_entry(name: str, tool: Tool) -> ListedTool:

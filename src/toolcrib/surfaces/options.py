@@ -21,7 +21,9 @@ class SurfaceOptions:
     always_visible: tuple[str, ...] = ()
     """Tools to list by name beside the meta-tools, in any accepted spelling."""
     apps: bool = True
-    """Whether to list tools with an app (MCP Apps) by name beside the meta-tools, so that hosts can show it."""
+    """Whether to list tools with an app (MCP Apps) by name beside the meta-tools, for clients that can show it."""
+    app_tokens: Natural = 2_000
+    """Budget of these tools in a list, in tokens; 0 means no limit. Those above it are found like any other."""
     meta_only: bool = False
     """Whether to list only the meta-tools, so that native tools have to be searched for like all others."""
     read_tool: bool = True

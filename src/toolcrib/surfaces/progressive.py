@@ -56,17 +56,17 @@ _CONTINUATIONS: Final = {
 INSTRUCTIONS: Final = f"""\
 This server provides the tools of several MCP servers. Explore them step by step, then run one script over them.
 
-1. {LIST_SERVERS}: the servers, and their identifiers in scripts.
-2. {LIST_TOOLS}: the tools of a server, one line each.
-3. {DETAILS}: how to call a tool, before you call it for the first time.
-4. {INSPECT} (optional): what a tool really returns; this runs the tool.
-5. {EXECUTE}: a script that calls as many tools of as many servers as the task needs.
+1. {LIST_SERVERS}: the servers.
+2. {LIST_TOOLS}: the tools of a server.
+3. {DETAILS}: how to call a tool.
+4. {INSPECT} (optional): what it really returns; this runs it.
+5. {EXECUTE}: a script over as many tools as the task needs.
 
 Tips:
-- Explore in batches: list the tools of all servers that the task is likely to need.
-- Remember what you learn: how to call a tool does not change during a session.
-- Inspect sparingly: only if the details do not show what a response looks like.
-- Combine: one script that calls several tools and returns only what you need is better than many calls."""
+- Explore in batches: list the tools of all servers that the task may need.
+- Remember how to call a tool: that does not change during a session.
+- Inspect sparingly: only if the details leave the response open.
+- Combine: one script that returns only what you need beats many calls."""
 
 INSTRUCTIONS_WITHOUT_SCRIPTS: Final = f"""\
 This server provides the tools of several MCP servers. Explore them step by step, then call the ones that you need.
@@ -83,6 +83,7 @@ class ProgressiveSurface:
     name = "progressive"
     introduction = INSTRUCTIONS
     lists_all = False
+    describes_servers = False
 
     def __init__(self, gateway: Gateway, options: SurfaceOptions, scripts: ScriptRunner | None = None) -> None:
         """Without `scripts`, each script starts an engine of its own."""
@@ -182,7 +183,7 @@ def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool,
         _tool(
             LIST_TOOLS,
             "List a server's tools",
-            "List the tools of a server, one line each, with their identifiers in scripts.",
+            "List the tools of a server with their identifiers in scripts.",
             READ_ONLY_HINTS,
             luaServerName=_SERVER_PARAM,
         ),
@@ -190,7 +191,7 @@ def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool,
             DETAILS,
             "Show a tool's details",
             "Show how to call a tool: its description, parameters, an example, what it returns, and the shape of its "
-            "last response if there was one. Use this before you call a tool for the first time.",
+            "last response. Use this before you first call a tool.",
             READ_ONLY_HINTS,
             luaServerName=_SERVER_PARAM,
             luaToolName=_TOOL_PARAM,
@@ -199,8 +200,7 @@ def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool,
             INSPECT,
             "Inspect a tool's response",
             "Call a tool with sample arguments to see what it returns. WARNING: this really runs the tool. Use it only "
-            "with cheap, read-only tools, if the details do not show what a response looks like. A tool that declares "
-            "that it may change or destroy something is refused unless allowSideEffects is true.",
+            "with cheap, read-only tools, if the details do not show what a response looks like.",
             SIDE_EFFECT_HINTS,
             ("luaServerName", "luaToolName"),
             luaServerName=_SERVER_PARAM,
@@ -212,7 +212,7 @@ def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool,
             },
             allowSideEffects={
                 "type": "boolean",
-                "description": "Run the tool even if it may change something (default false).",
+                "description": "Run a tool that declares that it may change something (default: refuse).",
             },
         ),
         *([_execute(languages)] if languages else []),

@@ -120,6 +120,7 @@ class SearchSurface:
     name = "search"
     introduction = SEARCH_INTRODUCTION
     lists_all = False
+    describes_servers = True
     reads_results = Continuation(EXECUTE)
 
     def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:

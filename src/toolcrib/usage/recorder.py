@@ -107,8 +107,9 @@ class UsageRecorder:
         """Count a list. What its tools take is computed when it is saved."""
         view = view.base or view
         lists = self._pending().lists
-        known = lists.get(id(view))
-        lists[id(view)] = _Lists(view, meta, named, 1 if known is None else known.count + 1)
+        key = (id(view), len(named))  # clients of one view list more tools if they show apps
+        known = lists.get(key)
+        lists[key] = _Lists(view, meta, named, 1 if known is None else known.count + 1)
         if len(lists) > _MAX_VIEWS:  # nothing saves them while no background task runs
             del lists[next(iter(lists))]
 
@@ -242,7 +243,7 @@ class _UnsavedCounts:
     tallies: dict[str, _Tally] = field(default_factory=dict)
     searches: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    lists: dict[int, _Lists] = field(default_factory=dict)
+    lists: dict[tuple[int, int], _Lists] = field(default_factory=dict)
     """By the identity of the view."""
     shown: Counter[str] = field(default_factory=Counter)
     rest: Mapping[str, TokenCounts] = field(default_factory=dict)
