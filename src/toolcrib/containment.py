@@ -30,8 +30,8 @@ from toolcrib.errors import (
     ServerUnavailable,
     StateUnavailable,
     ToolcribError,
-    mask_secrets,
 )
+from toolcrib.sanitize import MAX_ERROR, one_line, shorten
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,6 @@ _NOT_RUN_ERRORS: Final = (
     NotStarted,
 )
 """Errors that mean that the call was not run."""
-_MAX_DESCRIPTION: Final = 1_000
-"""Characters of an exception's description."""
 _MAX_GROUPED: Final = 5
 """Exceptions of a group that are described."""
 _held_slot: ContextVar["_WorkerSlot | None"] = ContextVar("toolcrib_worker_slot", default=None)
@@ -202,8 +200,7 @@ def describe_exception(error: BaseException) -> str:
     >>> describe_exception(ExceptionGroup("two", [ValueError("a"), KeyError("b")]))
     "ExceptionGroup: two: ValueError: a; KeyError: 'b'"
     """
-    text = _describe(unwrap_group(error))
-    return text if len(text) <= _MAX_DESCRIPTION else f"{text[:_MAX_DESCRIPTION]}…"
+    return shorten(_describe(unwrap_group(error)), MAX_ERROR)
 
 
 def _describe(error: BaseException) -> str:
@@ -211,9 +208,9 @@ def _describe(error: BaseException) -> str:
         inner = [_describe(unwrap_group(one)) for one in error.exceptions[:_MAX_GROUPED]]
         more = len(error.exceptions) - len(inner)
         listed = "; ".join([*inner, *([f"and {more} more"] if more else [])])
-        return f"{type(error).__name__}: {error.message}: {listed}"
+        return f"{type(error).__name__}: {one_line(error.message)}: {listed}"
     try:
-        message = mask_secrets(" ".join(str(error).split()))
+        message = one_line(str(error))
     except Exception:  # noqa: BLE001 - a third-party `__str__` may raise
         message = ""
     if isinstance(error, InternalCancellation | UnexpectedExit):

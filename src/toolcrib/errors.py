@@ -36,9 +36,8 @@
 meant for programs. An error contains nothing from outside its caller's view.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyStarted",
@@ -336,28 +335,3 @@ def missing_extra(library: str | None, requirement: str, *, needed_by: str = "")
 def invalid_field(who: str, field: str, problem: str, hint: str) -> InvalidTool:
     """A definition that cannot be used because of one of its fields."""
     return InvalidTool(f"{who}: {field} {problem}.", hint=hint, data={"field": field})
-
-
-_SECRETS: Final = re.compile(
-    r"(?P<url>\b[a-z][a-z0-9+.-]*://)[^\s/@]+@"
-    r"|(?P<scheme>\b(?:bearer|basic)\s+)(?=\S*(?:\d|[._~+/-]\w|(?-i:[a-z][A-Z])))[A-Za-z0-9._~+/-]{8,}=*"
-    r"|(?P<pair>[\w-]*(?:password|passwd|pwd|secret|token|api_?-?key)[\"']?(?:=|:\s*(?=[\"']))[\"']?)[^\s\"'&,;]{3,}"
-    r"|\b(?:sk-|gh[a-z]_|github_pat_|glpat-|tcrib_|xox[a-z]-|AKIA|AIza|eyJ[\w-]{8,}\.)[\w.-]{8,}",
-    re.IGNORECASE,
-)
-
-
-def mask_secrets(text: str) -> str:
-    """The text of a third party without what looks like a secret: users of URLs, tokens, and values of such names.
-
-    >>> mask_secrets("no route to postgres://ann:pw@db/main, password=hunter2, Authorization: Bearer abcdefgh12")
-    'no route to postgres://***@db/main, password=***, Authorization: Bearer ***'
-    >>> mask_secrets("Basic authentication is required")
-    'Basic authentication is required'
-    """
-    return _SECRETS.sub(_masked, text)
-
-
-def _masked(found: re.Match[str]) -> str:
-    kept = found["url"] or found["scheme"] or found["pair"] or ""
-    return f"{kept}***@" if found["url"] else f"{kept}***"

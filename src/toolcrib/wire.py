@@ -6,7 +6,6 @@ In chains of gateways, `_meta` also records which gateways a request or a tool h
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -20,7 +19,8 @@ from pydantic_core import to_json
 from toolcrib.checks import unchecked
 from toolcrib.errors import UpstreamError
 from toolcrib.formats.mcp import read_entry
-from toolcrib.schema.invisible import is_plain, visible, with_visible_texts
+from toolcrib.sanitize import visible, well_formed
+from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
 
 _new_result: Final = unchecked(ToolResult)
@@ -40,9 +40,6 @@ NESTED_TOO_DEEP: Final = "is nested more than 200 levels deep"
 _TOO_DEEP: Final = "toolcrib/tooDeep"
 """The key that marks an entry that takes the place of such a one."""
 _LABELS: Final = ("name", "uri", "uriTemplate")
-
-
-_SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
 
 
 _RESERVED_META: Final = "io.modelcontextprotocol/"
@@ -305,7 +302,7 @@ def replace_surrogates(value: Any) -> Any:
     {'half': ['�', 1]}
     """
     if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
+        return well_formed(value)
     if isinstance(value, Mapping):
         return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
     return [replace_surrogates(item) for item in value] if isinstance(value, list | tuple) else value

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.upstream.support import FAST, raw
 
 from toolcrib.app import App
-from toolcrib.schema.invisible import visible, with_visible_texts
+from toolcrib.sanitize import visible
+from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.settings.options import Settings
 
 HIDDEN = "\u200b\u200e\u202e\u2066\u2060\u2063\ufeff\u00ad\U000e0001\U000e0041\U000e0100\x00\x07\x1b\x7f\x9b"

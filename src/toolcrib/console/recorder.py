@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any, Final
 
-from toolcrib.errors import mask_secrets
 from toolcrib.middleware.fingerprint import visible_chars
 from toolcrib.middleware.observers import EndedCall, EndedSearch
+from toolcrib.sanitize import paragraphs
 from toolcrib.types import Caller, ToolResult
 
 MINUTES: Final = 60
@@ -298,8 +298,8 @@ def excerpt(text: str, limit: int = MAX_CONTENT_CHARS) -> str:
     >>> excerpt("password=hunter2"), excerpt("abcdef", 3)
     ('password=***', 'abc… (6 characters)')
     """
-    shown = mask_secrets(text[: 2 * limit])
-    return shown if len(text) <= limit else f"{shown[:limit]}… ({len(text):,} characters)"
+    shown = paragraphs(text, limit + 1)
+    return shown if len(text) <= limit else f"{shown} ({len(text):,} characters)"
 
 
 def filtered(recorded: Sequence[Recorded], *, tool: str = "", caller: str = "", outcome: str = "") -> list[Recorded]:

@@ -9,7 +9,8 @@ from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
-from toolcrib.errors import ExecutionFailed, ToolcribError, mask_secrets
+from toolcrib.errors import ExecutionFailed, ToolcribError
+from toolcrib.sanitize import one_line
 from toolcrib.types import Object, ToolResult
 
 Envelope = dict[str, Any]
@@ -75,8 +76,8 @@ def typed_reason(error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return (text if isinstance(error, ToolcribError) else mask_secrets(text))[:_MAX_REASON]
+    # Our own errors are clean, and may quote what a caller gave.
+    return one_line(str(error), _MAX_REASON)
 
 
 def to_envelope(value: Any, max_size: int = MAX_SIZE) -> Envelope:

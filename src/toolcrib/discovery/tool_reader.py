@@ -29,7 +29,8 @@ from typing import (
 )
 
 from toolcrib.catalog import Catalog
-from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound, mask_secrets
+from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound
+from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
@@ -306,7 +307,7 @@ class ToolSet(Generic[T]):
 def _rejection_reason(error: Exception) -> str:
     if isinstance(error, ToolcribError):
         return str(error)
-    return mask_secrets(f"it cannot be read: {type(error).__name__}: {error}")[:300]
+    return one_line(f"it cannot be read: {type(error).__name__}: {error}", MAX_REASON)
 
 
 @runtime_checkable

@@ -16,8 +16,9 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from toolcrib.errors import SettingsError, mask_secrets
+from toolcrib.errors import SettingsError
 from toolcrib.names import nearest, nearest_namespace
+from toolcrib.sanitize import mask_secrets
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, excluded_by, identify
 from toolcrib.settings.document import (

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from toolcrib.errors import StateUnavailable, mask_secrets, missing_extra
+from toolcrib.errors import StateUnavailable, missing_extra
+from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableOverview
 from toolcrib.state.memory import MemoryChannel
 from toolcrib.state.remote_table import FLUSH_S, RemoteTable, TableLimits, ValueWrite, WriteOutcome
@@ -419,12 +420,13 @@ class RedisStore:
         self.watch()
         if self._away_since is None:
             self._away_since = time.time()
-            self._reason = mask_secrets(str(error)) or "no answer in time"
+            self._reason = one_line(str(error), MAX_REASON) or "no answer in time"
             logger.warning("%s is away, so state is kept in this process: %s", self.place, self._reason)
 
     def _unavailable(self, reason: str = "") -> StateUnavailable:
+        why = one_line(reason or self._reason or "it is away", MAX_REASON)
         return StateUnavailable(
-            f"The state in {self.place} cannot be used: {mask_secrets(reason or self._reason or 'it is away')}.",
+            f"The state in {self.place} cannot be used: {why}.",
             hint="Try again shortly, or check that Redis runs and can be reached.",
         )
 

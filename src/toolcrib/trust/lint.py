@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from toolcrib.schema.invisible import visible
+from toolcrib.sanitize import visible
 from toolcrib.trust.obfuscation import mixes_scripts, plain_letters, skeleton, unified
 from toolcrib.trust.phrases import find_phrases
 from toolcrib.trust.rules import Finding, Severity

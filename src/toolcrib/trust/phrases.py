@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
-from toolcrib.schema.invisible import visible
+from toolcrib.sanitize import visible
 from toolcrib.trust.concepts import find_concepts, is_order
 from toolcrib.trust.cues import CUES
 from toolcrib.trust.obfuscation import ENGLISH, decoded_parts, plain_letters

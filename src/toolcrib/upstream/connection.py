@@ -28,7 +28,7 @@ from mcp_types import (
     ToolsCapability,
 )
 
-from toolcrib.schema.invisible import visible
+from toolcrib.sanitize import MAX_ERROR, MAX_INSTRUCTIONS, MAX_NAME, one_line
 from toolcrib.tracing import TRACING
 from toolcrib.types import Client, Context, Object, ServerInfo, SessionClient
 from toolcrib.upstream.channel import (
@@ -55,7 +55,7 @@ from toolcrib.upstream.negotiation import (
 )
 from toolcrib.upstream.open_calls import OpenCall
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.redact import Redactor, bounded
+from toolcrib.upstream.redact import Redactor
 from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, replace_surrogates
 
 _EMPTY: Final[Object] = {}
@@ -66,9 +66,6 @@ _SDK_PARSE_FAILURE: Final = "Failed to parse JSON response: "
 """How the SDK begins its list of every rule that a response breaks."""
 _CANCEL_TIMEOUT_S: Final = 1.0
 """For a server to accept that a task is cancelled."""
-_MAX_MESSAGE: Final = 1000
-_MAX_NAME: Final = 200
-_MAX_INSTRUCTIONS: Final = 20_000
 
 
 @asynccontextmanager
@@ -226,13 +223,11 @@ class Connection:
     def info(self) -> ServerInfo:
         """What the server says about itself, truncated to a reasonable length."""
         server = self._client.server_info
-        instructions = bounded(visible(self._client.instructions or ""), _MAX_INSTRUCTIONS)
+        instructions = self._redact.prose(self._client.instructions or "", MAX_INSTRUCTIONS)
         if server is None:
             return ServerInfo(instructions=instructions)
-        name, version, title = (
-            bounded(visible(text or ""), _MAX_NAME) for text in (server.name, server.version, server.title)
-        )
-        about = bounded(visible(server.description or ""), _MAX_INSTRUCTIONS)
+        name, version, title = (one_line(text or "", MAX_NAME) for text in (server.name, server.version, server.title))
+        about = self._redact.prose(server.description or "", MAX_INSTRUCTIONS)
         return ServerInfo(name=name, version=version, title=title, description=about, instructions=instructions)
 
     @property
@@ -502,13 +497,11 @@ def _exchange_error(error: MCPError, redact: Redactor) -> ExchangeError:
     failure = embedded_failure(error)
     if failure is not None:
         return failure
-    message = redact(error.message, _MAX_MESSAGE)
+    message = redact(error.message, MAX_ERROR)
     if error.code == CONNECTION_CLOSED and message == _SDK_CLOSED:
         return ExchangeError(FailureKind.CLOSED, "the connection was closed")
     if error.code == CONNECTION_CLOSED and message.startswith(_SDK_STREAM_ENDED):
         return ExchangeError(FailureKind.LOST, "the connection broke off")
     if error.code == PARSE_ERROR and message.startswith(_SDK_PARSE_FAILURE):
         return ExchangeError(FailureKind.ANSWER, NO_MESSAGE)
-    return ExchangeError(
-        FailureKind.ANSWER, replace_surrogates(message), code=error.code, data=replace_surrogates(error.data)
-    )
+    return ExchangeError(FailureKind.ANSWER, message, code=error.code, data=replace_surrogates(error.data))

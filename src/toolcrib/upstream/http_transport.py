@@ -20,13 +20,14 @@ import httpx2
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 from pydantic_core import from_json
 
+from toolcrib.sanitize import MASK
 from toolcrib.upstream.bounds import Bounds, Meter, result_bounds, take_turn
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, ExchangeError, FailureKind
 from toolcrib.upstream.framing import flood_pause_s, repair_json, without_repeats
 from toolcrib.upstream.http_connection import PooledResponse
 from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.redact import BLANK, Redactor, bare_url
+from toolcrib.upstream.redact import Redactor, bare_url
 
 BOUNDS_KEY: Final = "toolcrib.bounds"
 """Extension of a request: what its response may hold. The parser of such a response repairs surrogates."""
@@ -530,7 +531,7 @@ def _is_session_lost(status: int, error: dict[str, Any] | None) -> bool:
 def without_token(request: httpx2.Request, text: str) -> str:
     """Return what a server says, without the access token of the request."""
     token = request.headers.get("authorization", "").partition(" ")[2]
-    return text.replace(token, BLANK) if token else text
+    return text.replace(token, MASK) if token else text
 
 
 def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: bool = False) -> str:

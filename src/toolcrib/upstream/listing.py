@@ -22,7 +22,8 @@ from toolcrib.errors import InvalidName, ToolcribError
 from toolcrib.names import check_name
 from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
-from toolcrib.schema.invisible import visible, with_visible_texts
+from toolcrib.sanitize import visible
+from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind

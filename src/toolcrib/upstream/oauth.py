@@ -18,6 +18,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic_core import from_json
 
 from toolcrib.errors import StateUnavailable, ToolcribError
+from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S
 from toolcrib.upstream.http import proxy_of, ssl_context
@@ -25,7 +26,7 @@ from toolcrib.upstream.http_pool import AiohttpTransport
 from toolcrib.upstream.http_transport import SESSION_HEADER, VERSION_HEADER, LoginNeeded, NoAccessToken, same_origin
 from toolcrib.upstream.login_vault import Login, LoginRejected, LoginVault, login_key
 from toolcrib.upstream.negotiation import CLIENT_INFO
-from toolcrib.upstream.oauth_flows import Ask, Challenge, FlowRunner, LoginFailed, PersonFlow, one_line, plain_model
+from toolcrib.upstream.oauth_flows import Ask, Challenge, FlowRunner, LoginFailed, PersonFlow, plain_model
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
 
@@ -277,7 +278,8 @@ class StoredLogin(ServerCredentials):
         if has_all or wanted in self._stepped_up:
             return
         self.challenge = challenge
-        raise self._needed(f"{_NOT_LOGGED_IN} with more rights: {one_line(wanted) or 'it does not say which'}")
+        rights = one_line(wanted, MAX_REASON) or "it does not say which"
+        raise self._needed(f"{_NOT_LOGGED_IN} with more rights: {rights}")
 
     async def log_in(self, redirect: str, ask: Ask) -> Login:
         """Have a person log in, and store the login. Raises `LoginFailed` or `ToolcribError`."""

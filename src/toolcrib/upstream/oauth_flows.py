@@ -27,18 +27,17 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 from pydantic_core import from_json
 
-from toolcrib.errors import mask_secrets
+from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
 from toolcrib.upstream.http import proxy_of, ssl_context
 from toolcrib.upstream.http_transport import VERSION_HEADER, describe_transport_error
 from toolcrib.upstream.login_vault import Login
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
-from toolcrib.upstream.redact import BLANK, Redactor, bare_url, bounded, plain
+from toolcrib.upstream.redact import Redactor, bare_url
 
 logger = logging.getLogger(__name__)
 
-_MAX_REASON: Final = 300
 _FLOW_ERRORS: Final = (
     OAuthFlowError,
     OAuthTokenError,
@@ -98,9 +97,7 @@ class FlowRunner:
         """Return the error for a reason, which may be what an authorization server says, without secrets that were
         sent to it.
         """
-        for secret in sent:
-            reason = reason.replace(secret, BLANK)
-        return LoginFailed(one_line(self._redact.blank(reason)))
+        return LoginFailed(one_line(reason, MAX_REASON, self._redact.values.adding(sent)).rstrip("."))
 
     async def run(
         self,
@@ -169,13 +166,13 @@ def _secrets_in(request: httpx2.Request) -> list[str]:
 
 def _transport_reason(error: httpx2.TransportError) -> str:
     known = describe_transport_error(error)
-    return one_line(str(error)) if isinstance(error, httpx2.UnsupportedProtocol) else known
+    return one_line(str(error), MAX_REASON).rstrip(".") if isinstance(error, httpx2.UnsupportedProtocol) else known
 
 
 def _flow_reason(error: Exception) -> str:
     """Explain why a flow stopped, without what a response held beside its error."""
     if isinstance(error, OAuthFlowError) and not isinstance(error, (OAuthTokenError, OAuthRegistrationError)):
-        return one_line(str(error))
+        return str(error)
     if not isinstance(error, (OAuthTokenError, OAuthRegistrationError)):
         return "its authorization server sent something that cannot be read"
     text, brace, body = str(error).partition("{")
@@ -184,12 +181,7 @@ def _flow_reason(error: Exception) -> str:
     except ValueError:
         found = None
     said = [found[key] for key in ("error", "error_description") if isinstance(found.get(key), str)] if found else []
-    return one_line(": ".join([text.partition(":")[0].rstrip(), *said]))
-
-
-def one_line(text: str) -> str:
-    """Return a message of the SDK or of an authorization server as one line without secrets and a full stop."""
-    return bounded(mask_secrets(plain(text)), _MAX_REASON).rstrip(".")
+    return ": ".join([text.partition(":")[0].rstrip(), *said])
 
 
 def _not_of_our_flows(_: logging.LogRecord) -> bool:

@@ -1,43 +1,20 @@
-"""Make text safe for people, models and logs: one line, bounded, and without the server's secrets."""
+"""Texts by and about a server, without the secrets of its options."""
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from toolcrib.errors import mask_secrets
+from toolcrib.sanitize import MAX_REASON, SecretValues, one_line, paragraphs
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 
-BLANK: Final = "***"
-"""Replaces a secret."""
 _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential|cookie|session", re.IGNORECASE)
 _MIN_SECRET: Final = 6
 """Values at least this long are redacted whatever they are called; shorter ones, such as "1", would redact too much."""
 _MIN_NAMED_SECRET: Final = 3
 _MIN_PATH_TOKEN: Final = 20
 """A path segment at least this long may be an API key, as with some hosted servers."""
-_READ_LIMIT: Final = 8192
-_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07?")
-_UNPRINTABLE: Final = re.compile(r"[\s\x00-\x1f\x7f]+")
-_URL: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://)(?:[^\s/@]*@)?([^\s?#]*)(?:[?#]\S*)?", re.IGNORECASE)
-
-
-def plain(text: str) -> str:
-    """Return the text as one line, without terminal escapes.
-
-    >>> plain("\\x1b[31mError:\\x1b[0m  no\\tsuch\\nfile")
-    'Error: no such file'
-    """
-    return _UNPRINTABLE.sub(" ", _ESCAPES.sub("", text)).strip()
-
-
-def bounded(text: str, limit: int) -> str:
-    """Truncate the text to `limit` characters.
-
-    >>> bounded("abcdef", 4)
-    'abc…'
-    """
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def bare_url(url: str) -> str:
@@ -54,25 +31,31 @@ class Redactor:
     """Redacts the secrets in one server's options: variables, headers, credentials, and parts of the URL."""
 
     def __init__(self, options: ServerOptions) -> None:
-        found = sorted(set(_secrets(options)), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
+        self.values = SecretValues(_secrets(options, _MIN_SECRET))
+        self._named = SecretValues(_secrets(options, math.inf))
 
-    def __call__(self, text: str, limit: int = 300) -> str:
+    def __call__(self, text: str, limit: int = MAX_REASON) -> str:
         """Return the text as one line of at most `limit` characters, without the secrets of the options, and without
         what looks like one of the server's own.
         """
-        line = self.blank(plain(text[:_READ_LIMIT]))
-        return bounded(mask_secrets(_URL.sub(r"\1\2", line)), limit)
+        return one_line(text, limit, self.values, bare_urls=True)
+
+    def prose(self, text: str, limit: int) -> str:
+        """Return a text that a model or a person reads, of at most `limit` characters and with its lines, without the
+        values whose names say that they are secret. Other values may belong in it, such as the name of a folder.
+        """
+        return paragraphs(text, limit, self._named, keep_examples=True)
 
     def blank(self, text: str) -> str:
         """Return the whole text, without the secrets of the options."""
-        return text if self._pattern is None else self._pattern.sub(BLANK, text)
+        return self.values.mask(text)
 
 
-def _secrets(options: ServerOptions) -> Iterator[str]:
+def _secrets(options: ServerOptions, min_unnamed: float) -> Iterator[str]:
+    """Yield the secrets; `min_unnamed` is how long a value is at least whose name does not suggest one."""
     for name, value in (*options.env.items(), *options.headers.items(), *_named_args(options.args)):
         for part in (value, *value.split()):
-            if len(part) >= (_MIN_NAMED_SECRET if _SECRET_NAME.search(name) else _MIN_SECRET):
+            if len(part) >= (_MIN_NAMED_SECRET if _SECRET_NAME.search(name) else min_unnamed):
                 yield part
     yield from _url_secrets(options.url)
     if options.auth is not None:

@@ -22,13 +22,14 @@ import anyio.to_thread
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from toolcrib.sanitize import NO_VALUES, SecretValues, paragraphs
 from toolcrib.upstream.bounds import run_in_steps, take_turn
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import FLOOD_PAUSE_S, ExpectedResponses, LineSplitter, flood_pause_s, without_repeats
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.pipe_calls import PipeCalls
 from toolcrib.upstream.pipes import PipeWriter
-from toolcrib.upstream.redact import Redactor, plain
+from toolcrib.upstream.redact import Redactor
 
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 _MAX_QUEUED = 256
@@ -67,6 +68,7 @@ _STRAY_NOTE: Final = " (on stdout, where only MCP messages belong)"
 _CHUNK_BYTES: Final = 65536
 _NO_FD: Final = -1
 _TAIL_BYTES: Final = 4096
+"""Bytes of stderr that are searched for a reason."""
 _FRAME: Final = re.compile(r"^[|+\s-]+")
 """What exception groups are drawn with."""
 _NOISE: Final = re.compile(r"^(at |File \"|[\^~ ]+$|Node\.js v|npm (warn|notice) )|complete log of this run")
@@ -74,7 +76,7 @@ _NPM_ERROR: Final = re.compile(r"^npm (?:ERR!|error)\s*")
 _NPM_DETAIL: Final = re.compile(r"^(code|errno|syscall|path|dest) |^\w+$|^$")
 """Lines of npm's errors without an explanation."""
 _UV_CAUSE: Final = re.compile(r"^(?:(?:cause|Caused by):|╰─▶)\s*")
-_EXCEPTION: Final = re.compile(r"^[\w.]*(Error|Exception)\b.*:")
+_EXCEPTION: Final = re.compile(r"^(?>[\w.]*(?:Error|Exception)\b).*:")
 _ERROR_WORDS: Final = re.compile(
     r"error|exception|missing|required|not found|no such|denied|fail|refused|invalid|unable|cannot|could not|must ",
     re.IGNORECASE,
@@ -100,14 +102,16 @@ def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) 
 
 
 class StderrTail:
-    """Keeps the last 4 KiB of a child's stderr, and the last line of its stdout that was no message."""
+    """Keeps the last 8 KiB of a child's stderr, and the last line of its stdout that was no message."""
 
     def __init__(self) -> None:
         self._kept = b""
+        self._cut = False
         self._stray = b""
 
     def add(self, chunk: bytes) -> None:
-        self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
+        whole = self._kept + chunk
+        self._kept, self._cut = whole[-2 * _TAIL_BYTES :], self._cut or len(whole) > 2 * _TAIL_BYTES
 
     def add_stray(self, line: bytes) -> None:
         """Keep a line of stdout: programs that do not expect MCP there print what is wrong."""
@@ -115,13 +119,13 @@ class StderrTail:
 
     def explanation(self, redact: Redactor) -> str:
         """Return the line that says most about why the child ended, and what to do about it if that is known."""
-        line = self.line()
+        line = self.line(redact.values)
         if not line and self._stray:
             return redact(self._stray.decode(errors="replace")) + _STRAY_NOTE
         return redact(line) + (_OLDER_SDK_HINT if _OLDER_SDK.search(line) else "")
 
-    def line(self) -> str:
-        """Return the line that says most about why the child ended; empty if there is none.
+    def line(self, values: SecretValues = NO_VALUES) -> str:
+        """Return the line that says most about why the child ended, without the values; empty if there is none.
 
         That is npm's first line with an explanation, uv's last cause, the last exception, the last line that mentions
         an error, or else the last line.
@@ -131,7 +135,8 @@ class StderrTail:
         >>> tail.line()
         'Error: API_KEY is missing'
         """
-        lines = [_FRAME.sub("", plain(line)) for line in self._kept.decode(errors="replace").splitlines()]
+        text = paragraphs(self._text(), 2 * _TAIL_BYTES, values)
+        lines = [_FRAME.sub("", " ".join(line.split())) for line in text.splitlines()]
         lines = [line for line in lines if line and not _NOISE.search(line)]
         npm = [_NPM_ERROR.sub("", line) for line in lines if _NPM_ERROR.search(line)]
         if explained := [line for line in npm if not _NPM_DETAIL.search(line)]:
@@ -142,6 +147,14 @@ class StderrTail:
         exceptions = [line for line in lines if _EXCEPTION.search(line)]
         telling = [line for line in lines if _ERROR_WORDS.search(line)]
         return (exceptions or telling or lines or [""])[-1]
+
+    def _text(self) -> str:
+        text = self._kept.decode(errors="replace")
+        if not self._cut:
+            return text
+        # What is left of the first line may begin within a secret, which is not recognized then.
+        _, end, rest = text.partition("\n")
+        return rest if end else text[_TAIL_BYTES:]
 
 
 def _paragraph(lines: list[str]) -> str:

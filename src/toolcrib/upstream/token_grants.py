@@ -34,12 +34,12 @@ from mcp.shared._httpx_utils import RedirectAwareAuth
 from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
-from toolcrib.errors import mask_secrets
+from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.upstream.http_transport import NoAccessToken
 from toolcrib.upstream.oauth import ServerCredentials
 from toolcrib.upstream.oauth_flows import Challenge, FlowRunner, KeptTokens, LoginFailed, name_no_resource
 from toolcrib.upstream.options import IdentityProviderOptions, OAuthClientOptions, ServerOptions
-from toolcrib.upstream.redact import bare_url, bounded, plain
+from toolcrib.upstream.redact import bare_url
 
 _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.2
@@ -51,7 +51,6 @@ _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: 
 _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - its type
 _ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 _SUBJECTS: Final = {"access_token": _ACCESS_TOKEN, "id_token": _ID_TOKEN}
-_MAX_REASON: Final = 200
 
 
 def make_credentials(options: ServerOptions, auth: OAuthClientOptions, principal: str) -> ServerCredentials:
@@ -359,4 +358,4 @@ def _object(response: httpx2.Response) -> dict[str, Any]:
 
 def _reason(answer: dict[str, Any], status: int) -> str:
     said = [answer[name] for name in ("error", "error_description") if isinstance(answer.get(name), str)]
-    return bounded(mask_secrets(plain(": ".join(said))), _MAX_REASON).rstrip(".") or f"HTTP {status}"
+    return one_line(": ".join(said), MAX_REASON).rstrip(".") or f"HTTP {status}"
