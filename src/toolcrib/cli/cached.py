@@ -224,7 +224,7 @@ async def _groups(listed: Sequence[tuple[ServerOptions, _Offer]]) -> AsyncIterat
 async def _read_catalog(cache: CatalogCache, server: ServerOptions) -> StoredCatalog | None:
     if server.problem:
         return None
-    catalog = await cache.load(await cache.key(server, ""))
+    catalog = await cache.load(await cache.key(server, ""), server)
     if catalog is None or (catalog.tools is None and not catalog.hung):
         raise _Unknown
     return catalog
@@ -256,14 +256,14 @@ def _status(server: ServerOptions, catalog: StoredCatalog | None, tools: int, no
 
 
 def _rejected(server: ServerOptions, catalog: StoredCatalog) -> tuple[Rejected, ...]:
-    return tuple(one for one in catalog.rejected if server.offers(one.tool))
+    return tuple(one for one in catalog.rejected if one.held or server.offers(one.tool))
 
 
 def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, ...]:
     """The tools of a catalog that the server's options let it offer. Raises `_Unknown` for one never checked."""
     if catalog is None:
         return ()
-    accepted, rejected = set(catalog.accepted), {one.tool for one in catalog.rejected}
+    accepted, rejected = set(catalog.accepted), {one.tool for one in catalog.rejected if not one.held}
     tools = []
     for raw in catalog.tools or ():
         name = raw.get("name") if isinstance(raw, dict) else None

@@ -17,6 +17,7 @@ import anyio.to_thread
 from toolcrib.errors import ServerUnavailable, ToolNotFound
 from toolcrib.gateway.offers import ProviderTools, invalid_field
 from toolcrib.providers.base import Backend, Provider
+from toolcrib.schema import signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
 from toolcrib.types import JSON, BackendKind, Context, Hit, Key, Object, SearchReply, SearchRequest, Tool, ToolResult
@@ -105,8 +106,8 @@ class DiskCatalog(Provider):
         self._options = {"options": options, "lexicon": lexicon}
         self._index: ChangeableTools | None = None
         self._lock = threading.Lock()
-        self._tools: tuple[Tool, ...] = ()
-        """The tools of all providers, each key once."""
+        self._tools: Mapping[str, Tool] = {}
+        """The tools of all providers by id, as they list them. The index only says which of them a search finds."""
         self._owners: Mapping[str, Sequence[tuple[Backend, frozenset[str]]]] = {}
         """For each namespace, who runs which names."""
         self._is_clean = False
@@ -124,14 +125,13 @@ class DiskCatalog(Provider):
                 self._index = import_module("toolcrib.large.disk").DiskIndex(self._folder, **self._options)
             index: ChangeableTools = self._index
             owned = _owned_tools(offers)
-            tools = tuple(tool for _, some in owned for tool in some)
+            tools = {tool.id: tool for _, some in owned for tool in some}
             if settled and not self._is_clean:
-                index.replace(tools)
+                index.replace(tools.values())
                 self._is_clean = True
             else:
-                before, after = {*map(id, self._tools)}, {*map(id, tools)}
-                added = [tool for tool in tools if id(tool) not in before]
-                gone = {tool.id for tool in self._tools if id(tool) not in after} - {tool.id for tool in added}
+                added = [tool for id_, tool in tools.items() if tool is not self._tools.get(id_)]
+                gone = self._tools.keys() - tools.keys()
                 if added or gone:
                     index.update(added, gone)
             self._tools, self._owners = tools, _owners(owned)
@@ -145,7 +145,7 @@ class DiskCatalog(Provider):
         """Close the index; it is opened again when tools come."""
         with self._lock:
             index, self._index = self._index, None
-            self._tools, self._is_clean = (), False
+            self._tools, self._is_clean = {}, False
         if index is not None:
             index.close()
 
@@ -162,7 +162,7 @@ class DiskCatalog(Provider):
             tool = await anyio.to_thread.run_sync(index.resolve, name)
         except ToolNotFound:
             return None
-        return tool if self.backends_of(tool.key) else None
+        return self._tools.get(tool.id)
 
     async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:  # noqa: ARG002 - likewise
         """Search the index in a thread."""
@@ -170,11 +170,17 @@ class DiskCatalog(Provider):
         if index is None:
             return ()
         found = await anyio.to_thread.run_sync(index.search, request)
-        return [hit for hit in found.hits if self.backends_of(hit.tool.key)]
+        offered = ((hit, self._tools.get(hit.tool.id)) for hit in found.hits)
+        return [_as_offered(hit, tool) for hit, tool in offered if tool is not None]
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> Any:  # noqa: ARG002 - likewise
         """Refuse: the provider of the tool runs it."""
         raise ServerUnavailable(f"{name} is not run by the index on disk.")
+
+
+def _as_offered(hit: Hit, tool: Tool) -> Hit:
+    """The hit with the tool as its provider lists it: what the index has may be from an earlier run."""
+    return hit if hit.tool == tool else replace(hit, tool=tool, signature=signature(tool))
 
 
 def searches_on_disk(provider: Provider) -> bool:

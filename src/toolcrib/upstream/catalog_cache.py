@@ -1,8 +1,9 @@
 """The last good catalog of each server, kept in the state store: its tools are known before it has started.
 
 A catalog belongs to one definition of a server and to one principal, so that a changed definition, or another user's
-credentials, never see it. What is stored is what the server sent; it is checked again when it is read. The cache only
-saves time: whatever goes wrong with it is logged, and the server is asked.
+credentials, never see it. What is stored is what the server sent. It is checked again when it is read, whatever wrote
+it: where changes are held, it is compared with its pins. The cache only saves time: whatever goes wrong with it is
+logged, and the server is asked.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ from toolcrib.providers.base import Documents
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.types import Rejected, ServerInfo
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.pins import PinStore
+from toolcrib.upstream.pins import PinStore, check_stored, may_hold
 
 logger = logging.getLogger(__name__)
 
@@ -172,13 +173,27 @@ class CatalogCache:
             self._secret = bytes.fromhex(known)
         return self._secret
 
-    async def load(self, key: str) -> StoredCatalog | None:
-        """Return a catalog; None if there is none that can be read.
+    async def load(self, key: str, options: ServerOptions) -> StoredCatalog | None:
+        """Return a catalog, with nothing in it that is held; None if there is none that can be read.
 
-        An empty list is as good as none: the server may offer something the next time.
+        Definitions that are held are replaced by the trusted versions, or left out, and are among `rejected`. An empty
+        list is as good as none: the server may offer something the next time.
         """
         stored = await self._catalogs.get(key)
-        return stored if stored is None or stored.offers_anything else replace(stored, tools=None, documents=None)
+        if stored is None or stored.offers_anything:
+            return stored if stored is None or not may_hold(options) else await self._without_held(stored, options)
+        return replace(stored, tools=None, documents=None)
+
+    async def _without_held(self, stored: StoredCatalog, options: ServerOptions) -> StoredCatalog:
+        entries, instructions = stored.tools or (), stored.info.instructions
+        tools, others = await check_stored(self.pins, options, entries, instructions, stored.documents)
+        return replace(
+            stored,
+            tools=None if stored.tools is None else tuple(tools.held_entries(entries)),
+            rejected=(*stored.rejected, *tools.rejections(options.name), *others.rejections(options.name)),
+            documents=None if stored.documents is None else others.held_documents(stored.documents),
+            info=replace(stored.info, instructions=tools.held_instructions(instructions)),
+        )
 
     async def update(self, key: str, size: int, changes: Mapping[str, Any]) -> None:
         """Change fields of a catalog. `size` is that of the whole catalog, in bytes."""
@@ -212,7 +227,7 @@ class ServerCatalog:
             return None
         try:
             self._key = await self._cache.key(self._options, self._principal)
-            stored = await self._cache.load(self._key)
+            stored = await self._cache.load(self._key, self._options)
         except Exception as error:  # noqa: BLE001 - whatever fails in the store, the server is asked instead
             logger.warning("the cached catalog of %s cannot be read: %s", self._options.name, error)
             return None
@@ -222,9 +237,10 @@ class ServerCatalog:
         return stored
 
     def restored(self, tools: ToolDefinitions, stored: StoredCatalog) -> None:
-        """Remember which tools are stored, so that they are not written again."""
-        self._tools = (tools.digest, stored.protocol, stored.info)
+        """Remember which tools are stored, so that they are not written again, unless some of them are held."""
         self._sizes["tools"] = tools.size
+        if not any(one.held for one in stored.rejected):
+            self._tools = (tools.digest, stored.protocol, stored.info)
 
     def save_tools(self, tools: ToolDefinitions, protocol: str, info: ServerInfo) -> None:
         """Store a complete list that the server has just sent."""

@@ -2,8 +2,9 @@
 
 The first list of a server is the baseline, of its tools and instructions as of its prompts and resource templates.
 Whatever differs from it later is recorded; what follows is up to the setting `trust` of the server: the lists of a
-connected server are reviewed, held where that is wanted, and marked by the lint. Another process, such as `toolcrib
-trust`, may change a pin at any time. Trusted versions are never dropped for space; others may be.
+connected server are reviewed, held where that is wanted, and marked by the lint. Lists that were stored are compared
+before they are used, whatever wrote them, and nothing is recorded then. Another process, such as `toolcrib trust`, may
+change a pin at any time. Trusted versions are never dropped for space; others may be.
 """
 
 import json
@@ -108,7 +109,7 @@ class PinReview:
 
     def held_entries(self, entries: Sequence[Any]) -> list[Any]:
         """The tools in use where changes are held: trusted versions, and nothing that was never trusted."""
-        kept = [(entry, self.changes.get(tool_part(_name(entry)))) for entry in entries]
+        kept = [(entry, self.changes.get(tool_part(_name(entry)))) for entry in _first_of_each(entries)]
         return [entry if change is None else change.old for entry, change in kept if change is None or change.old]
 
     def held_documents(self, documents: Documents) -> Documents:
@@ -174,19 +175,48 @@ class PinStore:
 
         With `hold_findings`, a first list is no baseline for definitions with hard findings of the lint.
         """
-        parts: dict[str, JSON] = {tool_part(_name(entry)): pinned_part(entry) for entry in entries if _name(entry)}
-        if instructions:
-            parts[INSTRUCTIONS] = instructions
-        return await self._compare(server, parts, documents=False, hold_findings=hold_findings)
+        return await self._compare(
+            server, _tool_parts(entries, instructions), documents=False, hold_findings=hold_findings
+        )
 
     async def review_documents(self, server: str, documents: Documents, *, hold_findings: bool = False) -> PinReview:
         """The same for its prompts and resource templates. Resources are not pinned: their lists are data."""
-        parts: dict[str, JSON] = {
-            kind + name: pinned_document(entry)
-            for kind, found in ((PROMPT, documents.prompts), (TEMPLATE, documents.templates))
-            for name, entry in found.items()
-        }
-        return await self._compare(server, parts, documents=True, hold_findings=hold_findings)
+        return await self._compare(server, _document_parts(documents), documents=True, hold_findings=hold_findings)
+
+    async def check(
+        self, server: str, entries: Sequence[Any], instructions: str = "", *, hold_findings: bool = False
+    ) -> PinReview:
+        """Compare tools and instructions as `review` does, and record nothing.
+
+        For a list that is not what the server lists now: one that was stored, or a part of one. What the server is
+        known to list is among the changes too.
+        """
+        return await self._check(
+            server, _tool_parts(entries, instructions), documents=False, hold_findings=hold_findings
+        )
+
+    async def check_documents(self, server: str, documents: Documents, *, hold_findings: bool = False) -> PinReview:
+        """The same for prompts and resource templates."""
+        return await self._check(server, _document_parts(documents), documents=True, hold_findings=hold_findings)
+
+    async def _check(
+        self, server: str, parts: Mapping[str, JSON], *, documents: bool, hold_findings: bool
+    ) -> PinReview:
+        row = await self._pins.get(server)
+        known: Mapping[str, Any] = {} if row is None else row["parts"]
+        look = partial(_digests, server, parts, known if hold_findings else None)
+        digests, findings = await anyio.to_thread.run_sync(look)
+        first, now = _is_first(row, documents=documents), self._clock()
+        differing = _differing(
+            {name: one for name, one in known.items() if one["now"] is not None}, documents=documents
+        )
+        for name, digest in digests.items():
+            one = known.get(name, {"pin": None, "now": None})
+            trusted = digest if first and name not in findings else one["pin"]
+            if digest not in (trusted, one["now"]):
+                differing[name] = {"pin": trusted, "now": digest, "since": now}
+        current = {name: parts[name] for name, one in differing.items() if digests.get(name) == one["now"]}
+        return await self._review(server, differing, current, findings)
 
     async def _compare(
         self, server: str, parts: Mapping[str, JSON], *, documents: bool, hold_findings: bool
@@ -225,7 +255,9 @@ class PinStore:
             return seen, [*news, *lost]
 
         news = await self._pins.update(server, record)
-        return await self._review(server, parts, findings, [] if first else news, documents=documents)
+        row = await self._pins.get(server)
+        differing = _differing({} if row is None else row["parts"], documents=documents)
+        return await self._review(server, differing, parts, findings, [] if first else news)
 
     async def _keep_trusted(self, server: str, versions: Mapping[str, JSON]) -> None:
         """Keep the text of trusted versions, by digest."""
@@ -237,30 +269,26 @@ class PinStore:
     async def _review(
         self,
         server: str,
-        parts: Mapping[str, JSON],
+        differing: Mapping[str, Mapping[str, Any]],
+        current: Mapping[str, JSON],
         findings: Mapping[str, tuple[Finding, ...]],
-        news: Sequence[str],
-        *,
-        documents: bool | None = None,
+        news: Sequence[str] = (),
     ) -> PinReview:
-        """What differs from the pins: of documents, of the rest, or with None of everything."""
-        row = await self._pins.get(server)
-        differing = {
-            name: one
-            for name, one in ({} if row is None else row["parts"]).items()
-            if one["pin"] != one["now"] and documents in (None, is_document(name))
-        }
+        """What changed in parts whose pins differ. Versions that are not in `current` are read from the store."""
         if not differing:
             return PinReview()
         by_digest = await self._known_versions(server)
         old = {name: by_digest.get(one["pin"]) for name, one in differing.items()}
-        gone = {name: old[name] for name in differing if name not in parts and old[name] is not None}
-        renamed = find_renamed(gone, {name: parts[name] for name in differing if name in parts and old[name] is None})
+        new = {name: current.get(name, by_digest.get(one["now"])) for name, one in differing.items()}
+        gone = {name: part for name, part in old.items() if new[name] is None and part is not None}
+        renamed = find_renamed(
+            gone, {name: part for name, part in new.items() if part is not None and old[name] is None}
+        )
         changes = {
             name: PinnedChange(
                 part=name,
                 old=old[name],
-                new=parts.get(name),
+                new=new[name],
                 since=one["since"],
                 renamed_from=renamed.get(name, ""),
                 findings=findings.get(name, ()),
@@ -304,10 +332,7 @@ class PinStore:
     async def changes(self, server: str) -> PinReview:
         """What currently differs from the pins of a server, from what was recorded."""
         row = await self._pins.get(server)
-        by_digest = await self._known_versions(server) if row is not None else {}
-        current = {} if row is None else {name: by_digest.get(one["now"]) for name, one in row["parts"].items()}
-        parts = {name: part for name, part in current.items() if part is not None}
-        return await self._review(server, parts, {}, [])
+        return await self._review(server, _differing({} if row is None else row["parts"]), {}, {})
 
     async def history(self, server: str) -> list[tuple[float, dict[str, JSON]]]:
         """The versions of a server's parts as they were recorded, the oldest first."""
@@ -324,6 +349,35 @@ class PinStore:
         trusted: Mapping[str, JSON] = await self._trusted.get(server) or {}
         found: dict[str | None, JSON] = {pin(part): part for _, versions in history for part in versions.values()}
         return found | dict(trusted)
+
+
+def _tool_parts(entries: Sequence[Any], instructions: str) -> dict[str, JSON]:
+    named = [(_name(entry), entry) for entry in _first_of_each(entries)]
+    parts: dict[str, JSON] = {tool_part(name): pinned_part(entry) for name, entry in named if name}
+    return {**parts, INSTRUCTIONS: instructions} if instructions else parts
+
+
+def _first_of_each(entries: Sequence[Any]) -> list[Any]:
+    """The entries without those whose name was there before: what is compared is what may be used."""
+    found: dict[str | int, Any] = {}
+    for place, entry in enumerate(entries):
+        found.setdefault(_name(entry) or place, entry)
+    return list(found.values())
+
+
+def _document_parts(documents: Documents) -> dict[str, JSON]:
+    return {
+        kind + name: pinned_document(entry)
+        for kind, found in ((PROMPT, documents.prompts), (TEMPLATE, documents.templates))
+        for name, entry in found.items()
+    }
+
+
+def _differing(parts: Mapping[str, Any], *, documents: bool | None = None) -> dict[str, Any]:
+    """The parts whose current version is not the trusted one: of documents, of the rest, or with None of everything."""
+    return {
+        name: one for name, one in parts.items() if one["pin"] != one["now"] and documents in (None, is_document(name))
+    }
 
 
 def _is_first(row: Mapping[str, Any] | None, *, documents: bool) -> bool:
@@ -376,6 +430,26 @@ def _name(entry: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
+def may_hold(options: ServerOptions) -> bool:
+    """Whether definitions of the server may stay out of use."""
+    return "hold" in (options.trust, options.lint)
+
+
+def _held_of(options: ServerOptions, review: PinReview) -> PinReview:
+    """The changes that stay out of use by the options."""
+    return review if options.trust == "hold" else review.only_findings()
+
+
+async def check_stored(
+    store: PinStore, options: ServerOptions, entries: Sequence[Any], instructions: str, documents: Documents | None
+) -> tuple[PinReview, PinReview]:
+    """What is held in stored tools and instructions, and in stored documents. Raises `ToolcribError`."""
+    hard = options.lint != "off"
+    tools = await store.check(options.name, entries, instructions, hold_findings=hard)
+    others = await store.check_documents(options.name, documents or Documents(), hold_findings=hard)
+    return _held_of(options, tools), _held_of(options, others)
+
+
 # -- the pins of one connected server ----------------------------------------------------------------------------------
 
 
@@ -388,7 +462,7 @@ class PinWatch:
         self._server = options.name
         self._options = options
         self._on_marks = on_marks
-        self.holds = store is not None and "hold" in (options.trust, options.lint)
+        self.holds = store is not None and may_hold(options)
         """Whether definitions may stay out of use."""
         self.review = PinReview()
         """What differs from the pins, of tools and instructions."""
@@ -402,12 +476,14 @@ class PinWatch:
         self._documents: Documents | None = None
         self._changed = anyio.Event()
 
-    async def hold(self, entries: Sequence[Any], instructions: str) -> PinReview:
-        """Review a list of tools before it is used; return what is held. Raises `ToolcribError`."""
+    async def hold(self, entries: Sequence[Any], instructions: str, *, complete: bool) -> PinReview:
+        """Review a list of tools before it is used; return what is held. Raises `ToolcribError`.
+
+        Of a list that is not `complete`, nothing is recorded: it says nothing about the tools that it lacks.
+        """
         if self._store is not None:
-            found = await self._store.review(
-                self._server, entries, instructions, hold_findings=self._options.lint != "off"
-            )
+            compare = self._store.review if complete else self._store.check
+            found = await compare(self._server, entries, instructions, hold_findings=self._options.lint != "off")
             self.review = self._held(found)
         return self.review
 
@@ -421,7 +497,7 @@ class PinWatch:
 
     def _held(self, review: PinReview) -> PinReview:
         _log_changes(self._server, review)
-        return review if self._options.trust == "hold" else review.only_findings()
+        return _held_of(self._options, review)
 
     def listed(self, entries: Sequence[Any], instructions: str) -> None:
         """Have a list reviewed and marked that is in use already."""

@@ -233,7 +233,8 @@ class Supervisor:
             self.tool_list = replace(self.tool_list, definitions=ToolDefinitions())
             self._listed_at, self._has_catalog = stored.read_at, True
             known |= {"cached": True, "as_of": stored.read_at, "protocol": stored.protocol, "info": stored.info}
-            known |= {"tools": len(self.tool_list.tools), "rejected": self.tool_list.rejected}
+            held = tuple(one for one in stored.rejected if one.held)
+            known |= {"tools": len(self.tool_list.tools), "rejected": (*self.tool_list.rejected, *held)}
             if stored.tools and not self._options.delegate_search:
                 known |= {"reason": _explain_no_tools(stored.tools, self.tool_list)}
         if stored.documents is not None:
@@ -433,14 +434,15 @@ class Supervisor:
     async def _read_tools(self, connection: Connection) -> ToolList:
         """Read the tool list; where changes are held, with the trusted versions in place of changed ones."""
         tool_list = await self._lister.read(connection, self.tool_list.by_name)
-        if not self.pins.holds or tool_list.problem:
+        if not self.pins.holds:
             return tool_list
         entries = tool_list.definitions.entries
-        review = await self.pins.hold(entries, connection.info.instructions)
+        review = await self.pins.hold(entries, connection.info.instructions, complete=not tool_list.problem)
         if not review.changes:
             return tool_list
         held = await self._lister.restore(review.held_entries(entries), modern=connection.protocol.modern)
-        return replace(held, rejected=(*held.rejected, *review.rejections(self._options.name)))
+        rejected = (*held.rejected, *review.rejections(self._options.name))
+        return replace(held, rejected=rejected, problem=tool_list.problem)
 
     def _documents_changed(self) -> None:
         if self.document_lister.documents is not None:
