@@ -26,6 +26,7 @@ from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch, GatewayObserver, Observers
+from toolcrib.private_files import make_private_folder, open_private
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
 from toolcrib.tracing import TRACING
@@ -383,7 +384,7 @@ class _WorkerMetrics:
     def __init__(self, library: Any, folder: Path) -> None:
         """Raises `SettingsError` if the folder cannot be used."""
         self._library, self._folder = library, folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         self.state: _State | None = None
         self.place, self._lock = self._claim()
         values: Any = import_module("prometheus_client.values")
@@ -486,7 +487,7 @@ class _WorkerMetrics:
 def _lock(file: Path) -> IO[str] | None:
     """Lock a file until it is closed, or the process ends; None if another process holds the lock."""
     fcntl: Any = import_module("fcntl")  # workers are processes of a system that has it
-    opened = file.open("a", encoding="ascii")
+    opened = os.fdopen(open_private(file, os.O_WRONLY | os.O_APPEND), "a", encoding="ascii")
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -18,6 +18,7 @@ from click.shell_completion import (
 )
 
 from toolcrib.cli.output import UsageError, echo
+from toolcrib.settings.imports import write_atomically
 
 _VARIABLE: Final = "_TOOLCRIB_COMPLETE"
 _SHELLS: Final = ("bash", "zsh", "fish")
@@ -129,8 +130,7 @@ def install_completion(shell: str, script: str, home: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_atomically(path, text.encode(), mode=0o644)
     return path
 
 

@@ -29,6 +29,7 @@ from toolcrib.app import App
 from toolcrib.cli.output import first_line, printable, truncate
 from toolcrib.cli.session import inspect
 from toolcrib.errors import ExecutionFailed, MissingExtra, ServerUnavailable
+from toolcrib.settings.imports import write_atomically
 from toolcrib.settings.loader import load_settings
 from toolcrib.state.options import default_state_file
 from toolcrib.tokens import ESTIMATE, LabelledCounter, counter
@@ -317,8 +318,7 @@ def demo_workspace() -> Iterator[DemoWorkspace]:
 def _keep_settings(shown: dict[str, Any], path: Path) -> Path:
     """Write a settings file with the servers that need no file of the demo."""
     servers = {name: entry for name, entry in shown["mcpServers"].items() if name not in _NEEDS_FILES}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**shown, "mcpServers": servers}, indent=2), encoding="utf-8")
+    write_atomically(path, json.dumps({**shown, "mcpServers": servers}, indent=2).encode())
     return path
 
 

@@ -23,6 +23,7 @@ from toolcrib.settings.connections import (
     ConnectionStore,
     FileChange,
     client_file,
+    inside_project,
     plan_connect,
     plan_disconnect,
     program,
@@ -290,7 +291,7 @@ def own_file(config: Path | None, *, project: bool = False) -> Path:
     if config is not None:
         return config.expanduser()
     if project:
-        return Path.cwd() / _PROJECT_FILE
+        return inside_project(Path.cwd() / _PROJECT_FILE, Path.cwd())
     folder = user_folder(os.environ)
     toml = folder / "config.toml"
     return toml if toml.is_file() else folder / "config.json"

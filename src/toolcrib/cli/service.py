@@ -17,6 +17,7 @@ import click
 from toolcrib.cli.options import reports
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_error, echo_json
 from toolcrib.errors import SettingsError
+from toolcrib.private_files import replacing
 
 _NAME: Final = "toolcrib"
 _LABEL: Final = "dev.toolcrib.gateway"
@@ -204,9 +205,8 @@ class ServiceManager(ABC):
 
     def _write(self, content: bytes) -> None:
         """Write the file so that only this user can read it: it may hold values of variables."""
-        self.file.unlink(missing_ok=True)
-        self.file.touch(mode=0o600)
-        self.file.write_bytes(content)
+        with replacing(self.file) as file:
+            file.write(content)
 
     def uninstall(self, *, dry_run: bool) -> "ServicePlan":
         """Stop the service and remove the file."""

@@ -1,6 +1,7 @@
 """`toolcrib stats`: what a gateway was used for, from its state file. No server is started."""
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from toolcrib.cli.cached import read_tools
 from toolcrib.cli.output import UsageError, echo, echo_json, iso_time, pluralize, print_wrapped
 from toolcrib.cli.render import tool_json
 from toolcrib.cli.tables import cell, new_table, table_console
+from toolcrib.private_files import make_folders, open_private
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import StateOptions, has_store, make_store
 from toolcrib.types import Tool
@@ -296,10 +298,9 @@ def _write_all(folder: Path, contents: Mapping[str, str]) -> None:
     if taken:
         raise UsageError(f"{folder / taken[0]} exists already.", hint="Name another folder.")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder)
         for name, text in contents.items():
-            path = folder / name
-            path.touch(mode=0o600, exist_ok=False)
-            path.write_text(text, encoding="utf-8")
+            with os.fdopen(open_private(folder / name, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+                file.write(text)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror or error}.") from error

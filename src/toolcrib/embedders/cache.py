@@ -11,7 +11,6 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -23,8 +22,8 @@ import numpy as np
 
 from toolcrib.embedders.models import load, unit_rows
 from toolcrib.errors import SettingsError
+from toolcrib.private_files import create_private_database, make_private_folder
 from toolcrib.search.vectors import Embedder, Vectors, quantize
-from toolcrib.state.options import create_private, private_folder
 
 _KEY_BYTES = 16
 
@@ -233,8 +232,7 @@ class VectorStore:
             self._set_aside(error)
 
     def _opened(self) -> sqlite3.Connection:
-        with suppress(PermissionError):  # another user's file, which this one may use
-            create_private(self._path)
+        create_private_database(self._path)
         db = sqlite3.connect(self._path, timeout=_WAIT_S, check_same_thread=False)
         try:
             self._prepare(db)
@@ -317,8 +315,23 @@ def load_cached(name: str, cache: Path | None, state: Path | None) -> tuple[Embe
     """Load an embedder, and add a cache of its vectors: at `cache`, or else beside the state file."""
     try:
         embedder = load(name)
-        return embedder, CachedEmbedder(embedder, cache or private_folder(state, "vectors"))
+        return embedder, CachedEmbedder(embedder, cache or _own_folder(state))
     except SettingsError as error:
         raise SettingsError(
             f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions
         ) from error
+
+
+def _own_folder(state: Path | None) -> Path | None:
+    """The folder of vectors beside the state file; None without that file, or if the folder cannot be used."""
+    if state is None:
+        return None
+    folder = state.parent / "vectors"
+    try:
+        make_private_folder(folder)
+    except OSError as error:
+        logger.warning(
+            "The vector cache %s cannot be made, so vectors are kept in memory only: %s", folder, error.strerror
+        )
+        return None
+    return folder

@@ -44,6 +44,7 @@ from toolcrib.large.store import (
     set_meta,
     write_words,
 )
+from toolcrib.private_files import make_folders
 from toolcrib.search.candidates import CandidateQuery, search_candidates
 from toolcrib.search.features import SemanticModel, default_semantic_model, query_simhash
 from toolcrib.search.index import IndexView
@@ -114,7 +115,7 @@ class DiskIndex:
                 f"An index on disk has the ranking hybrid, not {self._options.scorer}.",
                 hint="Remove search.scorer, or use the engine memory.",
             )
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self._folder)
         self._lock = threading.RLock()
         self._store = ToolStore(self._folder / "tools.db")
         self._check_meta()

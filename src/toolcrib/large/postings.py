@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.errors import StateUnavailable, missing_extra
+from toolcrib.private_files import make_private_folder
 from toolcrib.search.segment import Facets
 from toolcrib.types import Filters, Tool
 
@@ -113,9 +114,9 @@ class Postings:
         """Open the index, or make an empty one. Raises `StateUnavailable` if it is damaged, and `MissingExtra`."""
         self._tantivy = load_tantivy()
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
         self._schema = self._made_schema()
         try:
+            make_private_folder(folder)
             self._index: Any = self._tantivy.Index(self._schema, str(folder))
             self._searcher: Any = self._index.searcher()
         except (ValueError, OSError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 from toolcrib.errors import StateUnavailable
 from toolcrib.large.records import Record
 from toolcrib.names import fold
+from toolcrib.private_files import create_private_database
 from toolcrib.types import Tool, Visibility
 
 _FIELDS = (
@@ -129,6 +130,7 @@ class ToolStore:
         self._path = path
         self._lock = threading.RLock()
         with self._errors():
+            create_private_database(path)
             self._reader = self._connect()
             self._writer = self._connect()
             if not self._writer.execute("select 1 from sqlite_master where name = 'meta'").fetchone():
@@ -153,7 +155,7 @@ class ToolStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise StateUnavailable(
                 f"The tools in {self._path} cannot be read or written: {error}.",
                 hint="If the file is damaged, delete its folder and build the index again.",

@@ -30,7 +30,7 @@ import anyio.to_thread
 from toolcrib.errors import NotFound
 from toolcrib.middleware.audit import AuditEvent, AuditSink, log_sink
 from toolcrib.middleware.options import AuditFileOptions, CallOptions
-from toolcrib.state.options import create_private
+from toolcrib.private_files import open_private
 
 if sys.platform != "win32":
     import fcntl
@@ -224,8 +224,7 @@ class _Chain:
         """The file, locked against other processes, and its size."""
         while True:
             if self._file is None:
-                create_private(self._path)
-                self._file = os.open(self._path, os.O_RDWR | os.O_APPEND)
+                self._file = open_private(self._path, os.O_RDWR | os.O_APPEND)
             _lock(self._file)
             opened = os.fstat(self._file)
             try:

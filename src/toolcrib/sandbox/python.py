@@ -12,6 +12,7 @@ import os
 import py_compile
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -295,8 +296,8 @@ class MontyLauncher:
         if self._folder is None or all(path.exists() for path in self._files()):
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        found = self._folder.stat()
-        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        found = self._folder.lstat()  # a link to a folder of this user is not that folder
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise OSError(f"{self._folder} is no longer private to this user")
         self._write(self._source)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolcrib.errors import SettingsError
+from toolcrib.private_files import make_private_folder, replacing
 from toolcrib.settings import document
 from toolcrib.settings.clients import ARGS, ARGV, CLIENTS, COMMAND, ClientApp, ClientFile, Places, is_server, value_at
 from toolcrib.settings.document import FieldPath, Syntax
@@ -65,18 +66,33 @@ class FileChange:
         if now != self.before:
             raise SettingsError(f"{self.path} has just been changed by another program", hint="Try again.")
         if self.after is None:
-            self.path.unlink(missing_ok=True)
+            self.path.resolve().unlink(missing_ok=True)  # a link that was there before stays
         else:
             write_atomically(self.path, self.after, mode=0o644)
 
 
 def client_file(client: ClientApp, places: Places, *, project: bool = False) -> tuple[ClientFile, Path]:
-    """The file of a client to change: the first that exists, or else the first of the table."""
+    """The file of a client to change: the first that exists, or else the first of the table. Raises `SettingsError`."""
     found = [(file, Path(path)) for file, path in places.paths(client, "project" if project else "user")]
     if not found:
         other = "without --project" if project else "with --project"
         raise SettingsError(f"{client.title} has no such file", hint=f"Try it {other}.")
-    return next(((file, path) for file, path in found if path.is_file()), found[0])
+    file, path = next(((file, path) for file, path in found if path.is_file()), found[0])
+    return file, inside_project(path, Path(places.project)) if project else path
+
+
+def inside_project(path: Path, project: Path) -> Path:
+    """The path, unless links lead from it out of the project: its author would choose what is changed then.
+
+    A user's own files may be links, as those of a collection of dotfiles are. Raises `SettingsError`.
+    """
+    place = path.resolve()
+    if not place.is_relative_to(project.resolve()):
+        raise SettingsError(
+            f"{path} is a link that leads out of the project, to {place}, and is not followed",
+            hint="Put a file in its place, or leave out --project.",
+        )
+    return path
 
 
 def program() -> tuple[str, ...]:
@@ -234,7 +250,15 @@ class ConnectionStore:
             "table": list(change.table),
             "moved": list(change.moved),
         }
-        write_atomically(self._file(client.id, change.path), json.dumps(record, indent=1).encode(), keep=False)
+        file = self._file(client.id, change.path)
+        try:
+            make_private_folder(self.folder)
+            with replacing(file) as opened:
+                opened.write(json.dumps(record, indent=1).encode())
+        except OSError as error:
+            raise SettingsError(
+                f"{file}, which would remember what {change.path} held, cannot be written: {error.strerror}"
+            ) from error
 
     def forget(self, connection: ConnectedClient) -> None:
         """Drop what is no longer needed, once the file is as it was."""

@@ -7,7 +7,6 @@ carries it out.
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.names import nearest_namespace
+from toolcrib.private_files import replacing
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, ClientApp, excluded_by, identify, project_folder, switched
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
@@ -461,15 +461,8 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600, keep: bool =
 
 def _replace(path: Path, data: bytes, mode: int, *, keep: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
-    chosen = path.stat().st_mode & 0o777 if keep and path.exists() else mode
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(chosen)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    before = path.stat() if path.exists() else None
+    with replacing(path, before.st_mode & 0o777 if keep and before is not None else mode) as file:
+        if before is not None and os.name == "posix" and os.geteuid() == 0:
+            os.fchown(file.fileno(), before.st_uid, before.st_gid)  # or its owner could no longer write it
+        file.write(data)

@@ -1,7 +1,6 @@
 """Where the state that should survive a restart is kept, and how large it may become."""
 
 import os
-import stat
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -103,29 +102,3 @@ def default_state_file(environ: Mapping[str, str] = os.environ, *, platform: str
     if platform == "darwin":
         return user / "Library" / "Application Support" / "toolcrib" / _FILE
     return user / ".local" / "state" / "toolcrib" / _FILE
-
-
-def create_private(path: Path) -> None:
-    """Create the file, and the folders above it, for this user only; an existing file is made private."""
-    missing = [folder for folder in path.parents if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        # An existing file is not opened: closing it would release the locks that this process has on it.
-        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != stat.S_IRUSR | stat.S_IWUSR:
-            path.chmod(0o600)
-
-
-def private_folder(state: Path | None, name: str) -> Path | None:
-    """A folder beside the state file that only this user can read; None without a file, or if it cannot be created."""
-    if state is None:
-        return None
-    folder = state.parent / name
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)  # one of an earlier version may be readable by others
-    except OSError:
-        return None
-    return folder

@@ -13,7 +13,6 @@ import marshal
 import mmap
 import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ import numpy.typing as npt
 
 from toolcrib._version import VERSION
 from toolcrib.checks import checked
+from toolcrib.private_files import make_folders, make_private_folder, replacing
 from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index, index_from_segment
 from toolcrib.search.options import SearchOptions
@@ -253,18 +253,11 @@ def _write(path: Path, index: Index, hashes: Sequence[bytes]) -> None:
         end = _aligned(end + array.nbytes)
     content = _content(hashes)
     head = json.dumps({"made_by": _made_by(index.options), "content": content, "arrays": table}).encode()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(_START.pack(_MAGIC, _FORMAT, crc32(head), len(head)) + head)
-            for array in parts.values():
-                file.write(bytes(_aligned(file.tell()) - file.tell()))
-                file.write(_bytes(array))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(_START.pack(_MAGIC, _FORMAT, crc32(head), len(head)) + head)
+        for array in parts.values():
+            file.write(bytes(_aligned(file.tell()) - file.tell()))
+            file.write(_bytes(array))
 
 
 def _bytes(array: Array) -> memoryview:
@@ -281,8 +274,14 @@ class SavedIndex:
     one file, and all methods any thread.
     """
 
-    def __init__(self, folder: Path, key: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`key` identifies the gateway among those with the same folder, which is created when it is needed."""
+    def __init__(
+        self, folder: Path, key: str, *, owns_folder: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`key` identifies the gateway among those with the same folder, which is created when it is needed.
+
+        One that toolcrib `owns_folder` is also made private, if it is there.
+        """
+        self._owns_folder = owns_folder
         self.path = folder / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}{_SUFFIX}"
         self._clock = clock
         self._lock = Lock()
@@ -297,7 +296,7 @@ class SavedIndex:
         """The index of a gateway with this state file and `index_cache`; None if it keeps none."""
         if isinstance(cache, Path):
             return cls(cache, key)
-        return cls(state.parent / "index", key) if cache and state is not None else None
+        return cls(state.parent / "index", key, owns_folder=True) if cache and state is not None else None
 
     def build(
         self, tools: Sequence[Tool], *, previous: Index | None = None, options: SearchOptions | None = None
@@ -372,7 +371,10 @@ class SavedIndex:
         content = _content(hashes)
         stored = StoredSegment.open(self.path, index.options, index.model)
         if stored is None or stored.content != content:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._owns_folder:
+                make_private_folder(self.path.parent)
+            else:
+                make_folders(self.path.parent)
             _write(self.path, index, hashes)
             self._tidy()
             stored = StoredSegment.open(self.path, index.options, index.model)

@@ -23,10 +23,11 @@ from weakref import finalize
 import anyio
 
 from toolcrib.errors import SettingsError, StateUnavailable
+from toolcrib.private_files import create_private_database
 from toolcrib.state.base import StateCodec, StateTable, TableOverview
 from toolcrib.state.batched import BatchedTables
 from toolcrib.state.memory import MemoryChannel, MemoryStore, table_full
-from toolcrib.state.options import DEFAULT_MAX_BYTES, create_private
+from toolcrib.state.options import DEFAULT_MAX_BYTES
 from toolcrib.types import JSON
 
 logger = logging.getLogger(__name__)
@@ -359,7 +360,7 @@ class _StateFile:
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        create_private(self._path)
+        create_private_database(self._path)
         self._inode = self._path.stat().st_ino
         db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:

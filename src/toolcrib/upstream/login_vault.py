@@ -26,9 +26,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from toolcrib.errors import SettingsError, StateUnavailable
+from toolcrib.private_files import open_private
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.state.coordination import Lease, Leases
-from toolcrib.state.options import create_private
 from toolcrib.types import Caller, Object
 from toolcrib.upstream.options import LoginOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
@@ -229,10 +229,13 @@ def find_sealer(options: LoginOptions) -> Sealer:
 
 def _read_key(path: Path) -> str:
     try:
-        create_private(path)  # which makes an existing file private
-        return path.read_text(encoding="ascii").strip()
+        with os.fdopen(
+            open_private(path, os.O_RDONLY), encoding="ascii"
+        ) as file:  # which makes an existing file private
+            return file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The key of the stored logins cannot be read: {path}.") from error
+        reason = getattr(error, "strerror", None) or "it is not ASCII text"
+        raise SettingsError(f"The key of the stored logins cannot be read from {path}: {reason}.") from error
 
 
 def _keyring_key() -> str | None:
@@ -259,8 +262,8 @@ def _make_key(path: Path) -> str:
     """Write a new key, unless another process has just written one, and return the one in the file."""
     made = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        create_private(made)
-        made.write_text(secrets.token_urlsafe(_MIN_KEY_CHARS), encoding="ascii")
+        with os.fdopen(open_private(made, os.O_WRONLY), "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(_MIN_KEY_CHARS))
         with suppress(FileExistsError):
             os.link(made, path)
             logger.warning(
@@ -270,7 +273,7 @@ def _make_key(path: Path) -> str:
                 KEY_VARIABLE,
             )
     except OSError as error:
-        raise SettingsError(f"The key of stored logins cannot be written: {path}.") from error
+        raise SettingsError(f"The key of stored logins cannot be written to {path}: {error.strerror}.") from error
     finally:
         made.unlink(missing_ok=True)
     return _read_key(path)
