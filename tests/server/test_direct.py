@@ -293,7 +293,9 @@ class Wire(asyncio.Transport):
 
     def __init__(self, requests: InFlightRequests, options: HttpOptions) -> None:
         super().__init__()
-        config = uvicorn.Config(requests, lifespan="off", access_log=False, server_header=False, date_header=False)
+        config = uvicorn.Config(
+            requests, lifespan="off", ws="none", access_log=False, server_header=False, date_header=False
+        )
         config.load()
         make: Any = bounded_protocol(options, requests.read_plain)
         self.protocol = make(config=config, server_state=uvicorn.server.ServerState(), app_state={}, _loop=None)
@@ -318,6 +320,9 @@ class Wire(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
 
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
     def pause_reading(self) -> None:
         self.paused = True
 
@@ -335,9 +340,9 @@ class Wire(asyncio.Transport):
         if not ended:
             return None
         first, *lines = head.split(b"\r\n")
-        headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
-        length = int(dict(headers)[b"content-length"])
-        if len(rest) < length:
+        headers = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in lines)]
+        length = int(dict(headers).get(b"content-length", len(rest)))  # otherwise it ends with the connection
+        if len(rest) < length or (b"content-length" not in dict(headers) and not self.closed):
             return None
         self.received = rest[length:]
         return int(first.split()[1]), headers, rest[:length]

@@ -7,6 +7,7 @@ gets a JSON-RPC error, because SDK clients show its message whatever the HTTP st
 import contextlib
 import inspect
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 import anyio
 import anyio.abc
@@ -92,6 +94,7 @@ ResolveCallerProviders = Callable[[Caller, Request], object | Awaitable[object]]
 _WELL_KNOWN: Final = "/.well-known/"
 LISTEN_METHOD: Final = "subscriptions/listen"
 _NO_ENDPOINT: Final = NotFound("There is no MCP endpoint at this path.", hint="Check the path; by default it is /mcp.")
+_ABSOLUTE_TARGET: Final = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE)
 _MAX_SHOWN: Final = 100
 """Characters of a rejected header that an error repeats."""
 _RESOLVE_FAILED: Final = "The tools of this request could not be resolved; see the server's log for the cause."
@@ -107,6 +110,9 @@ _WRONG_CONTENT_TYPE: Final = b"Invalid Content-Type header"
 _NOT_A_MESSAGE: Final = InvalidRequest(
     "The body is not a JSON-RPC message.",
     hint='Send one object, such as {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}.',
+)
+_TWO_LENGTHS: Final = InvalidRequest(
+    "The request has both Content-Length and Transfer-Encoding; nothing was run.", hint="Send one of the two."
 )
 _NOT_RUNNING: Final = NotStarted(
     "The server is not running.",
@@ -317,17 +323,24 @@ class HostOriginMiddleware:
         self._hosts = HostRules(options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["path"].startswith("/"):
+            scope = _in_origin_form(scope)
         problem = self._problem(scope) if scope["type"] == "http" else None
         if problem is None:
             await self._app(scope, receive, send)
             return
         status, error = problem
-        await error_response(status, error)(scope, receive, send)
+        # Where the request ends may be in doubt, so nothing may follow it.
+        closing = {"Connection": "close"} if error is _TWO_LENGTHS else None
+        await error_response(status, error, headers=closing)(scope, receive, send)
 
     def _problem(self, scope: Scope) -> tuple[int, InvalidRequest] | None:
         if (problem := self._size_problem(scope)) is not None:
             return problem
         headers = scope["headers"]
+        names = [name for name, _ in headers]
+        if b"transfer-encoding" in names and b"content-length" in names:
+            return _BAD_REQUEST, _TWO_LENGTHS
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) > 1:
             return _BAD_REQUEST, InvalidRequest("The request has two Host headers; nothing was run.")
@@ -354,6 +367,16 @@ class HostOriginMiddleware:
 
 def _too_much(what: str, setting: str) -> InvalidRequest:
     return InvalidRequest(f"The {what}; nothing was run.", hint=f"Send less, or raise {setting} in the settings.")
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """The scope of a request whose target is a whole URL; its authority replaces the Host header (RFC 9112, 3.2.2)."""
+    whole = _ABSOLUTE_TARGET.fullmatch(scope.get("raw_path") or b"")
+    if whole is None:
+        return scope
+    authority, raw_path = whole[1], whole[2] or b"/"
+    headers = [(b"host", authority), *(pair for pair in scope["headers"] if pair[0] != b"host")]
+    return {**scope, "path": unquote(raw_path.decode("latin-1")), "raw_path": raw_path, "headers": headers}
 
 
 def _not_allowed(header: str, value: str, setting: str) -> InvalidRequest:

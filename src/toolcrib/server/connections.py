@@ -8,25 +8,30 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import time
 from asyncio import TimerHandle
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 from mcp_types import INVALID_REQUEST
 from uvicorn.config import Config
 from uvicorn.importer import import_from_string
 
+from toolcrib.server.framing import frame, has_head
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.plain_connection import PlainConnection, ReadPlain
 
 logger = logging.getLogger(__name__)
 
 _PARSER: Final = "uvicorn.protocols.http.auto:AutoHTTPProtocol"
+_STRICT_PARSER: Final = "uvicorn.protocols.http.h11_impl:H11Protocol"
 _PART_BYTES: Final = 16 * 1024
 """How much is parsed before the bounds are checked again."""
-_MAX_PIPELINED: Final = 16
-"""Requests of one connection that wait for the answer to another."""
+_BLANK_LINES: Final = re.compile(rb"\A(?:\r\n)+")
+_HEAD_END_BYTES: Final = 3
+"""The most of the end of a head that may have come before the rest of it."""
 _LOG_EVERY_S: Final = 60.0
 _SPARE_DESCRIPTORS: Final = 256
 """For servers and files; the rest may be connections."""
@@ -100,38 +105,29 @@ def raise_descriptor_limit() -> int:
 
 def bounded_protocol(options: HttpOptions, read_plain: ReadPlain | None = None) -> type[asyncio.Protocol]:
     """The class of uvicorn's protocol for HTTP, with these bounds; `read_plain` reads what needs no ASGI app."""
+    limits = ConnectionLimits(options)
     parser: Any = import_from_string(_PARSER)
-    more = {"limits": ConnectionLimits(options), "read_plain": staticmethod(read_plain) if read_plain else None}
-    return type("BoundedProtocol", (_Bounded, parser), more)
+    strict_parser: Any = import_from_string(_STRICT_PARSER)
+    strict = type("StrictProtocol", (_StrictConnection, strict_parser), {"limits": limits})
+    more = {"limits": limits, "strict": strict, "read_plain": staticmethod(read_plain) if read_plain else None}
+    return type("BoundedProtocol", (_FramedConnection, parser), more)
 
 
-class _Bounded(PlainConnection):
-    """A mixin for uvicorn's protocols. It sees the bytes before they do, and what they have made of them."""
+class _BoundedConnection(asyncio.Protocol):
+    """What the bounded connections have in common: their place in the limits, a deadline, and how they end."""
 
     limits: ConnectionLimits
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
     cycle: Any
     """The request that was last begun; it has `more_body`, `response_started` and `response_complete`."""
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
-        super().__init__(config, *args, **more)
+        super().__init__(config, *args, **more)  # type: ignore[call-arg]  # uvicorn's protocol beside it takes them
         self._peer: str | None = None
-        self._head_bytes = 0
+        """Who is counted for this connection."""
         self._deadline: TimerHandle | None = None
-        self._in_body = False
-        self._is_held = False
-        """Whether the deadline is that of a request that is held."""
         self._closed = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the connection, or refuse it."""
-        super().connection_made(transport)
-        address = transport.get_extra_info("peername")
-        peer = str(address[0]) if isinstance(address, tuple) and address else ""
-        if not self.limits.admit(peer):
-            self._refuse(503)
-            return
-        self._peer = peer
-        self._arm(self.limits.options.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -140,78 +136,6 @@ class _Bounded(PlainConnection):
             self._peer = None
         self._arm(None)
         super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse what arrives in parts, as long as it keeps to the bounds."""
-        if self.keep_for_later(data):
-            return
-        if len(data) <= _PART_BYTES:
-            if not self._closed and not self.transport.is_closing():
-                self._read(data)
-            return
-        self._parse_held(data)
-
-    def _read(self, part: bytes) -> None:
-        """Read what may be a whole request."""
-        if self._in_body or self._head_bytes or self._is_answering():
-            self._parse(part)
-        elif not self.begin_plain(part):
-            self._parse_held(part)
-        elif self._held:
-            if self._deadline is None or not self._is_held:
-                self._arm(self.limits.options.body_timeout_s)
-            self._is_held = True
-        else:
-            self._is_held = False
-            if self._deadline is not None:
-                self._arm(None)
-
-    def _parse_held(self, more: bytes = b"") -> None:
-        """Let the parser have what was held, and more."""
-        if self._is_held:
-            self._arm(None)
-        whole, self._held, self._is_held = self._held + more, b"", False
-        for start in range(0, len(whole), _PART_BYTES):
-            if not self._closed and not self.transport.is_closing():
-                self._parse(whole[start : start + _PART_BYTES])
-
-    def shutdown(self) -> None:
-        """Close the connection, after the answer to what has begun to arrive."""
-        if self._held:
-            self._parse_held()
-        super().shutdown()
-
-    def _parse(self, part: bytes) -> None:
-        request, in_body = self.cycle, self._in_body
-        # Clients may send line ends after a body; they begin no request.
-        is_blank = not in_body and not self._head_bytes and not part.strip(b"\r\n")
-        limit_s: float | None = None
-        if in_body or self._is_answering():
-            pass  # uvicorn's own deadline for the next request starts with the answer
-        elif is_blank:
-            limit_s = self.limits.options.keep_alive_s if self._deadline is None else None
-        elif self._deadline is None or not self._head_bytes:
-            limit_s = self.limits.options.head_timeout_s  # the head of the next request has begun
-        super().data_received(part)
-        if self.transport.is_closing():
-            self._arm(None)
-            return
-        is_new = self.cycle is not request
-        self._in_body = self.cycle is not None and self.cycle.more_body
-        if is_new:
-            self._head_bytes = 0
-            self._arm(self.limits.options.body_timeout_s if self._in_body else None)
-        elif limit_s is not None:
-            self._arm(limit_s)
-            self._head_bytes += 0 if is_blank else len(part)
-        elif in_body and not self._in_body:
-            self._arm(None)
-        elif not in_body and not is_blank:
-            self._head_bytes += len(part)
-        if self._head_bytes > self.limits.options.max_head_bytes:
-            self._refuse(431)
-        elif len(getattr(self, "pipeline", ())) > _MAX_PIPELINED:
-            self._close()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -223,15 +147,8 @@ class _Bounded(PlainConnection):
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        self._deadline = None
-        if getattr(self, "pipeline", ()):
-            self._arm(self.limits.options.body_timeout_s)  # an earlier request is still being answered
-        elif self._in_body and self.cycle.response_started:
-            self._close()
-        elif self._in_body or self._head_bytes or self._held:
-            self._refuse(408)
-        else:
-            self._close()
+        """End the connection: what was to arrive has not."""
+        raise NotImplementedError
 
     def _refuse(self, status: int) -> None:
         phrase, text = _REFUSALS[status]
@@ -247,3 +164,201 @@ class _Bounded(PlainConnection):
         self._closed = True
         self._arm(None)
         self.transport.close()
+
+
+class _FramedConnection(_BoundedConnection, PlainConnection):
+    """Gives the parser one request at a time, and exactly its bytes.
+
+    A connection whose next request has no frame is handed to the strict parser, whole and for good.
+    """
+
+    strict: Callable[..., "_StrictConnection"]
+    config: Config
+    app_state: dict[str, Any]
+
+    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
+        super().__init__(config, *args, **more)
+        self._missing = 0
+        """The bytes of the request that was last begun that have yet to come."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or refuse it."""
+        super().connection_made(transport)
+        address = transport.get_extra_info("peername")
+        peer = str(address[0]) if isinstance(address, tuple) and address else ""
+        if not self.limits.admit(peer):
+            self._refuse(503)
+            return
+        self._peer = peer
+        self._arm(self.limits.options.head_timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Read the request that has begun, or the next one."""
+        if self._closed or self.transport.is_closing():
+            return
+        if self._missing:
+            data = self._parse(data)
+        if not data:
+            return
+        if self._answering is not None or self._is_answering():
+            self.keep_for_later(data)
+        elif self._held:
+            self._read_held(data)
+        else:
+            self._read(data)
+
+    def _read_held(self, more: bytes) -> None:
+        """Read the request that is held, once all that was missing has come."""
+        end = len(self._held)
+        self._held += more
+        if len(self._held) < self._wanted:
+            return
+        if self._wanted or has_head(self._held, max(0, end - _HEAD_END_BYTES)):
+            whole, self._wanted = bytes(self._held), 0
+            self._held.clear()
+            self._read(whole)
+        elif len(self._held) > self.limits.options.max_head_bytes:
+            self._refuse(431)
+
+    def _read(self, data: bytes) -> None:
+        """Read what begins with a request."""
+        if data[0] in b"\r\n":
+            data = _BLANK_LINES.sub(b"", data, count=1)  # clients may send line ends after a body
+            if not data:
+                return
+        if self.begin_plain(data):
+            self._arm(self.limits.options.body_timeout_s if self._held else None)
+        elif not has_head(data) and (data == b"\r" or data[:1].isupper()):
+            self._hold(data)
+        elif (found := frame(data)) is None:
+            self._hand_over(data)
+        elif found.head > self.limits.options.max_head_bytes:
+            self._refuse(431)
+        else:
+            self._arm(None)
+            self._missing = sum(found)
+            rest = self._parse(data)
+            if rest:
+                self.keep_for_later(rest)
+
+    def _hold(self, data: bytes) -> None:
+        """Hold the beginning of a head until the rest has come."""
+        self._unset_keepalive_if_required()
+        self._arm(self.limits.options.head_timeout_s)
+        self._held += data
+        if len(self._held) > self.limits.options.max_head_bytes:
+            self._refuse(431)
+
+    def _parse(self, data: bytes) -> bytes:
+        """Let the parser have what belongs to the request that has begun, and return the rest."""
+        part, rest = (data, b"") if len(data) <= self._missing else (data[: self._missing], data[self._missing :])
+        self._missing -= len(part)
+        super().data_received(part)
+        if not self._missing:
+            self._arm(None)
+        elif self._deadline is None:
+            self._arm(self.limits.options.body_timeout_s)
+        return rest
+
+    def on_response_complete(self) -> None:
+        """Begin the next request, if it has come already."""
+        super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
+        if not self._missing and not self.transport.is_closing():
+            self.read_later()
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer to what has begun to arrive."""
+        if self._wanted:
+            held, self._missing, self._wanted = bytes(self._held), self._wanted, 0
+            self._held.clear()
+            self._parse(held)
+        super().shutdown()
+
+    def _hand_over(self, data: bytes) -> None:
+        """Leave the connection to the strict parser, which reads it from here on."""
+        self._arm(None)
+        self._unset_keepalive_if_required()
+        self.server_state.connections.discard(self)
+        strict = self.strict(config=self.config, server_state=self.server_state, app_state=self.app_state)
+        self._closed = True
+        strict.take_over(self.transport, self._peer, is_paused=self.flow.write_paused)
+        self._peer = None
+        strict.data_received(data)
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if self._held or (self._missing and not self.cycle.response_started):
+            self._refuse(408)
+        else:
+            self._close()
+
+
+class _StrictConnection(_BoundedConnection):
+    """A mixin for uvicorn's protocol over h11. It sees the bytes before that does, and what it has made of them.
+
+    h11 ignores a request to upgrade, and reads the body of such a request as a body (RFC 9110, 7.8). The parser
+    `httptools` takes the connection for another protocol's after such a head, and uvicorn goes on to give it what comes
+    next, which it then takes for the next request.
+    """
+
+    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
+        super().__init__(config, *args, **more)
+        self._head_bytes = 0
+        """How much has come since the last request, without its body."""
+
+    def take_over(self, transport: asyncio.Transport, peer: str | None, *, is_paused: bool) -> None:
+        """Read the connection from now on; `is_paused` says whether its client has yet to read what was written."""
+        self._peer = peer
+        self.connection_made(transport)
+        transport.set_protocol(self)
+        if is_paused:
+            self.pause_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrives in parts, as long as it keeps to the bounds."""
+        for start in range(0, len(data), _PART_BYTES):
+            if not self._closed and not self.transport.is_closing():
+                self._parse(data[start : start + _PART_BYTES])
+
+    def _parse(self, part: bytes) -> None:
+        request, in_body = self.cycle, self._in_body()
+        if not in_body and not self._is_answering() and not self._head_bytes:
+            part = part.lstrip(b"\r\n")
+            if not part:
+                return
+            self._arm(self.limits.options.head_timeout_s)
+        super().data_received(part)
+        if self.transport.is_closing():
+            self._arm(None)
+        elif self.cycle is not request:
+            self._has_begun()
+        elif in_body:
+            if not self._in_body():
+                self._arm(None)
+        else:
+            self._head_bytes += len(part)
+            if self._head_bytes > self.limits.options.max_head_bytes and not self._is_answering():
+                self._refuse(431)
+
+    def on_response_complete(self) -> None:
+        """Watch over the next request, if it has come already."""
+        request = self.cycle
+        super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
+        if self.cycle is not request:
+            self._has_begun()
+
+    def _has_begun(self) -> None:
+        self._head_bytes = 0
+        self._arm(self.limits.options.body_timeout_s if self._in_body() else None)
+
+    def _in_body(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if self._is_answering() and self.cycle.response_started:
+            self._close()
+        elif self._head_bytes or self._in_body():
+            self._refuse(408)
+        else:
+            self._close()

@@ -20,7 +20,7 @@ from toolcrib.providers.request_scope import is_unscoped
 from toolcrib.server.auth import Credentials, HostRules, StaticTokens, token_digest
 from toolcrib.server.direct import DirectMethods, RequestHead, accepts_json, is_answered
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.plain_connection import AWAITED, Awaited, PlainRequest
+from toolcrib.server.plain_connection import Awaited, PlainRequest
 from toolcrib.server.process import RUNNING_KEY, RunningRequest
 from toolcrib.types import LOCAL, Authenticator, Caller
 
@@ -152,14 +152,14 @@ class Front:
     def read(self, data: bytes) -> PlainRequest | Awaited | None:
         """Read a whole request, and return what answers it; None if the layers are to serve it.
 
-        Returns `AWAITED` if a part of the body is missing.
+        Returns `Awaited` if a part of the body is missing.
         """
         end = data.find(_HEAD_END) + len(_HEAD_END)
         head = self._head(data[:end])
         if head is None or len(data) > end + head.length or not is_unscoped():
             return None
         if len(data) < end + head.length:
-            return AWAITED if head.length <= _MAX_HELD_BYTES else None
+            return Awaited(end + head.length) if head.length <= _MAX_HELD_BYTES else None
         caller = LOCAL if self._is_open else self._caller(head.token)
         if caller is None:
             return None

@@ -46,11 +46,13 @@ class PlainRequest(NamedTuple):
     """Whether it is cancelled when its client disconnects."""
 
 
-class Awaited:
+class Awaited(NamedTuple):
     """The beginning of a plain request of which a part of the body is still to come."""
 
+    length: int
+    """Of the whole request, in bytes."""
 
-AWAITED: Final = Awaited()
+
 ReadPlain = Callable[[bytes], PlainRequest | Awaited | None]
 """Reads a request; None if it is not certainly plain."""
 
@@ -59,6 +61,7 @@ class _ServerState(Protocol):
     """What uvicorn's protocols share."""
 
     total_requests: int
+    connections: set[Any]
     default_headers: list[tuple[bytes, bytes]]
     """Replaced by another list every second."""
 
@@ -82,8 +85,10 @@ class PlainConnection(asyncio.Protocol):
         self._ends_with_connection = True
         self._streams = False
         """Whether the answer has begun as a stream of events."""
-        self._held = b""
-        """The head of a plain request, and what has come of its body: many clients send the two separately."""
+        self._held = bytearray()
+        """What has come of a request that has yet to be read."""
+        self._wanted = 0
+        """The bytes of the request that is held; 0 until its head has come."""
         self._later = b""
         """What has come while a request is being answered."""
         self._is_last = False
@@ -95,33 +100,36 @@ class PlainConnection(asyncio.Protocol):
         """How answers begin with these default headers."""
 
     def begin_plain(self, data: bytes) -> bool:
-        """Begin to answer a plain request, or wait for the rest of it. Returns false if it is none.
+        """Begin to answer a plain request, or hold it until the rest has come. Returns false if it is none.
 
         To be called only when no other request of the connection has begun.
         """
-        if self.read_plain is None or not (self._held or data.startswith(_BEGINS)) or self.flow.write_paused:
+        if self.read_plain is None or not data.startswith(_BEGINS) or self.flow.write_paused:
             return False
-        request = self.read_plain(self._held + data)
+        request = self.read_plain(data)
         if request is None:
             return False
         if self.timeout_keep_alive_task is not self._idle_timer:
             self._unset_keepalive_if_required()
         if isinstance(request, Awaited):
-            self._held += data
+            self._held += data  # many clients send the head and the body separately
+            self._wanted = request.length
             return True
-        self._held = b""
         self._ends_with_connection = request.ends_with_connection
         self._answering = self.loop.create_task(self._answer(request))
         return True
 
-    def keep_for_later(self, data: bytes) -> bool:
-        """Keep what comes while a plain request is being answered; false if none is."""
-        if self._answering is None:
-            return False
-        if not self._later:
-            self.transport.pause_reading()
+    def keep_for_later(self, data: bytes) -> None:
+        """Keep what comes while a request is being answered."""
+        self.transport.pause_reading()
         self._later += data
-        return True
+
+    def read_later(self) -> None:
+        """Read what came while a request was being answered."""
+        if self._later:
+            data, self._later = self._later, b""
+            self.transport.resume_reading()
+            self.data_received(data)
 
     async def _answer(self, request: PlainRequest) -> None:
         try:
@@ -178,10 +186,7 @@ class PlainConnection(asyncio.Protocol):
             self._idle_timer = self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self._close_idle
             )
-        if self._later:
-            data, self._later = self._later, b""
-            self.transport.resume_reading()
-            self.data_received(data)
+        self.read_later()
 
     def _close_idle(self) -> None:
         """Close a connection that has been idle for long enough. One timer serves for many requests."""

@@ -256,6 +256,8 @@ async def serve_http(
         proxy_headers=False,
         server_header=False,
         http=bounded_protocol(options, in_flight.read_plain),
+        ws="none",  # a request for a websocket is answered as if it did not ask for one
+        h11_max_incomplete_event_size=2 * options.max_head_bytes,  # smaller ones are refused by the protocol
         backlog=_backlog(is_shared=shared is not None),
         timeout_keep_alive=max(1, round(options.keep_alive_s)),
         timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before

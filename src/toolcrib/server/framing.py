@@ -1,0 +1,62 @@
+"""Where a request ends in the bytes of a connection, if the bytes allow only one answer.
+
+Parsers disagree about heads with an upgrade, two lengths, chunks or a bare line feed. Where a proxy and the server
+behind it disagree about the end of a request, the server takes the rest of it for another client's request. A head
+that is unusual in any way therefore has no frame here, and is left to a strict parser.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+_HEAD: Final = re.compile(
+    rb"(?:GET|POST|PUT|PATCH|DELETE|OPTIONS|HEAD) /(?!/)[!\"$-~]* HTTP/1\.1\r\n"
+    rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)*\r\n"
+)
+_FRAMING: Final = re.compile(
+    rb"\n(content-length|transfer-encoding|(?:proxy-)?connection|upgrade|expect):[\t ]*([^\r]*)", re.IGNORECASE
+)
+"""The headers that say where a request ends, or that the connection is to become another one."""
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_PLAIN_CONNECTIONS: Final = (b"keep-alive", b"close")
+_MAX_LENGTH_DIGITS: Final = 15
+
+
+class Frame(NamedTuple):
+    """The sizes of the parts of a request, in bytes."""
+
+    head: int
+    body: int
+
+
+def has_head(data: bytes | bytearray, start: int = 0) -> bool:
+    r"""Whether the data after `start` has the end of a head, as any parser may see it.
+
+    >>> has_head(b"GET / HTTP/1.1\r\n\r\n"), has_head(b"GET / HTTP/1.1\n\n"), has_head(b"GET / HTTP/1.1\r\n")
+    (True, True, False)
+    """
+    return _HEAD_END.search(data, start) is not None
+
+
+def frame(data: bytes) -> Frame | None:
+    r"""The frame of the request that the data begins with; None if anything about its head is unusual.
+
+    >>> frame(b"POST /mcp HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}GET /")
+    Frame(head=41, body=2)
+    >>> frame(b"POST /mcp HTTP/1.1\r\nContent-Length: 2\r\nUpgrade: h2c\r\n\r\n{}") is None
+    True
+    """
+    head = _HEAD.match(data)
+    if head is None:
+        return None
+    length: int | None = None
+    has_connection = False
+    for name, value in _FRAMING.findall(head[0]):
+        kind = name.lower()
+        if kind == b"content-length" and length is None and value.isdigit() and len(value) <= _MAX_LENGTH_DIGITS:
+            length = int(value)
+        elif kind == b"connection" and not has_connection and value.lower() in _PLAIN_CONNECTIONS:
+            has_connection = True
+        else:
+            return None
+    # Of blanks at the end of a value, parsers make different things.
+    return None if b" \r\n" in head[0] or b"\t\r\n" in head[0] else Frame(head.end(), length or 0)

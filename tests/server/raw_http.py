@@ -1,0 +1,132 @@
+"""A server that records what reaches its app, and clients that send it bytes and count its answers."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable, MutableMapping
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import h11
+import httpx2
+
+from toolcrib.server.lifespan import AsgiApp
+from toolcrib.server.options import HttpOptions
+from toolcrib.server.process import serve_http
+
+LAST = b"GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+"""A request after whose answer the connection ends."""
+
+
+class Request(NamedTuple):
+    """A request as the app sees it."""
+
+    method: str
+    target: str
+    body: bytes
+
+
+class Answer(NamedTuple):
+    """An answer as a client reads it."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class RecordingApp(AsgiApp):
+    """Answers each request with what it has seen of it."""
+
+    def __init__(self, options: HttpOptions | None = None) -> None:
+        self.options = options or HttpOptions(port=0)
+        self.path = "/mcp"
+        self.end_streams = self.end_session_streams = lambda: None
+        self.listening = lambda *_: None
+        self.requests: list[Request] = []
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        query = b"?" + scope["query_string"] if scope["query_string"] else b""
+        request = Request(scope["method"], (scope["raw_path"] + query).decode("latin-1"), body)
+        self.requests.append(request)
+        content = json.dumps([request.method, request.target, body.decode("latin-1")]).encode()
+        headers = [(b"content-length", b"%d" % len(content))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else content})
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        yield
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        raise NotImplementedError
+
+    def run_soon(self, group: anyio.abc.TaskGroup) -> None:
+        raise NotImplementedError
+
+
+@contextlib.asynccontextmanager
+async def served(app: AsgiApp) -> AsyncIterator[str]:
+    """Serve the app, and yield its URL."""
+    stop, bound, addresses = anyio.Event(), anyio.Event(), list[str]()
+
+    def started(address: str) -> None:
+        addresses.append(address)
+        bound.set()
+
+    async with anyio.create_task_group() as group:
+
+        async def serve() -> None:
+            await serve_http(app, app.options, stop=stop, started=started, flush_s=0)
+
+        group.start_soon(serve)
+        await bound.wait()
+        try:
+            yield addresses[0]
+        finally:
+            stop.set()
+
+
+async def exchange(url: str, parts: Iterable[bytes]) -> list[Answer]:
+    """All answers to these bytes, each part of which arrives by itself, until the server closes the connection."""
+    address = httpx2.URL(url)
+    received = b""
+    async with await anyio.connect_tcp(address.host, address.port or 80) as connection:
+        with contextlib.suppress(anyio.BrokenResourceError):  # it may be closed before all was sent or read
+            for part in parts:
+                await connection.send(part)
+                for _ in range(3):  # turns in which the server reads it
+                    await anyio.lowlevel.checkpoint()
+        with contextlib.suppress(anyio.BrokenResourceError):
+            async for data in connection:
+                received += data
+    return read_answers(received)
+
+
+def read_answers(received: bytes) -> list[Answer]:
+    """The answers in what a client has received to GET or POST requests."""
+    answers: list[Answer] = []
+    while received:
+        connection = h11.Connection(h11.CLIENT)
+        connection.send(h11.Request(method="GET", target="/", headers=[("host", "localhost")]))
+        connection.send(h11.EndOfMessage())
+        connection.receive_data(received)
+        connection.receive_data(b"")
+        head, body = None, b""
+        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+            if isinstance(event, h11.Response):
+                head = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+        assert head is not None
+        headers = {name.decode(): value.decode() for name, value in head.headers}
+        answers.append(Answer(head.status_code, headers, body))
+        received = connection.trailing_data[0]
+    return answers
