@@ -1,4 +1,4 @@
-"""`toolcrib tokens` and `can`: API keys on the command line, and which rule decides what a caller may do."""
+"""`toolcrib tokens`, `can` and `policy check`: API keys, and which rule decides what callers may do."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +110,7 @@ def with_policy(settings: SettingsFile, tmp_path: Path, monkeypatch: pytest.Monk
         ("bob git:log --issuer https://evil.example", "hide", "hide", 3, "decides for all that it does not name"),
         ("ci-7 ops:restart", "allow", "allow", 4, "policy.rules[4] names this caller"),
         ("bob ops:restart", "hide", "hide", 4, "decides for all that it does not name"),
-        ("bob files:read", "hide", "hide", None, "policy.default decides"),
+        ("bob files:read", "hide", "hide", None, "no rule decides, so policy.default does: hide"),
     ],
 )
 def test_can_names_the_rule_that_decides(
@@ -148,3 +148,84 @@ def test_can_uses_the_tags_that_the_server_listed_last(command: Command, setting
 def test_without_a_policy_everyone_may_call_everything(command: Command, settings: SettingsFile) -> None:
     ran = command("can", "ann", "git:log", "--config", settings({}))
     assert (ran.code, "there is no policy" in ran.out) == (0, True)
+
+
+# -- what all callers may do -------------------------------------------------------------------------------------------
+
+READING = {"tools": ["box:greet"], "scopes": ["read"]}
+ASKING = {"tools": ["box:ring"], "effect": "approve"}
+
+
+@pytest.fixture
+def checked(
+    command: Command, settings: SettingsFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """Checks a policy for a token with a scope, an API key without one, and what the options describe."""
+    monkeypatch.setenv("ANNS_TOKEN", "a token of sufficient length")
+    state, tokens = (
+        {"path": str(tmp_path / "state.sqlite")},
+        [{"env": "ANNS_TOKEN", "caller": "ann", "scopes": ["read"]}],
+    )
+    own = {"state": state, "http": {"tokens": tokens}, "auth": {"api_keys": True}}
+
+    def check(policy: dict[str, Any] | None, *words: str) -> Ran:
+        more = {} if policy is None else {"policy": policy}
+        return command("policy", "check", *words, "--config", settings({**own, **more}, box=toolbox()))
+
+    command("tokens", "create", "--caller", "carl", "--config", settings(own, box=toolbox()))
+    return check
+
+
+def test_policy_check_says_what_each_caller_may_do_and_which_rule_says_so(checked: Callable[..., Ran]) -> None:
+    ran = checked({"rules": [READING, ASKING]})
+    assert ran.code == 7
+    assert ran.out.splitlines() == [
+        "2 rules; default: hide, because a rule has the effect allow and the file sets none.",
+        "",
+        "local (no scopes)",
+        "  approve  1  rules[1]  box:ring",
+        "  hide     1  rules[0]  box:greet",
+        "  hide     2  default   box:fail, box:show_image",
+        "",
+        "ann (scopes read)",
+        "  allow    1  rules[0]  box:greet",
+        "  approve  1  rules[1]  box:ring",
+        "  hide     2  default   box:fail, box:show_image",
+        "",
+        "carl (no scopes)",
+        "  approve  1  rules[1]  box:ring",
+        "  hide     1  rules[0]  box:greet",
+        "  hide     2  default   box:fail, box:show_image",
+        "",
+        "No rule says who may see box:fail, box:show_image.",
+        'Name it in the tools of a rule to grant it, or set default = "allow" to grant all that no rule covers.',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "access"),
+    [
+        (None, 0, {"allow"}),
+        ({"rules": [READING]}, 7, {"allow", "hide"}),
+        ({"rules": [READING], "default": "hide"}, 0, {"allow", "hide"}),
+        ({"rules": [READING], "default": "allow"}, 0, {"allow"}),
+        ({"rules": [ASKING]}, 0, {"allow", "approve"}),
+        ({"rules": [{"action": "see"}]}, 7, {"see"}),
+        ({"rules": [READING, {"effect": "hide"}]}, 0, {"allow", "hide"}),
+    ],
+)
+def test_policy_check_is_refused_while_a_default_that_the_file_does_not_set_hides_a_tool(
+    checked: Callable[..., Ran], policy: dict[str, Any] | None, code: int, access: set[str]
+) -> None:
+    ran = checked(policy, "bob", "--scope", "read", "--json")
+    (bob,) = ran.json["callers"]
+    assert (bob["caller"], bob["scopes"], ran.code) == ("bob", ["read"], code)
+    assert {tool["access"] for tool in bob["tools"]} == access
+    implied = [tool for tool in bob["tools"] if tool["hidden_by_implied_default"]]
+    assert bool(implied) is bool(code)
+    assert {tool["rule"] for tool in implied} <= {None}
+
+
+def test_policy_check_wants_a_name_for_the_caller_that_its_options_describe(checked: Callable[..., Ran]) -> None:
+    ran = checked({"rules": [READING]}, "--scope", "read")
+    assert (ran.code, "toolcrib policy check ann" in ran.err) == (2, True)

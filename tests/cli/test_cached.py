@@ -155,7 +155,7 @@ def test_other_lists_of_allowed_tools_and_policies_apply_to_what_is_remembered(
     assert len(command("tools", "-c", settings(a=toolbox(allowedTools=["greet"]))).out.splitlines()) == 1
     assert len(command("tools", "-c", settings(a=toolbox())).out.splitlines()) == 4
     assert len(command("tools", "-c", settings(a=toolbox(deniedTools=["ring"]))).out.splitlines()) == 3
-    hiding = {"policy": {"rules": [{"tools": ["a:ring"], "scopes": ["admin"]}]}}
+    hiding = {"policy": {"rules": [{"tools": ["a:ring"], "scopes": ["admin"]}], "default": "allow"}}
     file = settings(hiding, a=toolbox())
     assert len(command("tools", "-c", file).out.splitlines()) == 3
     assert command("describe", "a:ring", "-c", file).code == 4

@@ -489,7 +489,7 @@ def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
     command: Command, settings: Settings
 ) -> None:
     ours = {
-        "policy": {"rules": [{"tools": ["a:ring", "a:grete"], "scopes": ["admin"]}]},
+        "policy": {"rules": [{"tools": ["a:ring", "a:grete"], "scopes": ["admin"]}, {"effect": "hide"}]},
         "calls": {"approved": ["a:*"], "tool_rates": {"b:*": {"per_second": 1}}, "cache": {"tools": ["*:gret"]}},
     }
     file = settings(ours, a=toolbox())
@@ -502,6 +502,31 @@ def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
     ]
     assert len(command("doctor", "--json", "-c", file).json["notes"]) == 3
     assert command("doctor", "--json", "-c", settings(ours, a=toolbox(), bad=broken())).json["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "fate"),
+    [
+        ({"rules": [{"tools": ["a:ring"], "scopes": ["admin"]}]}, "are hidden from every caller: "),
+        ({"rules": [{"tools": ["a:ring"], "effect": "hide"}]}, "are open to every caller: "),
+        (
+            {"rules": [{"tools": ["a:ring"], "effect": "hide"}], "default": "approve"},
+            "are run only if a person agrees: ",
+        ),
+        ({"rules": [{"scopes": ["admin"]}]}, None),
+        ({"default": "hide"}, None),
+        (None, None),
+    ],
+)
+def test_doctor_counts_the_tools_that_no_rule_covers(
+    command: Command, settings: Settings, policy: dict[str, object] | None, fate: str | None
+) -> None:
+    ran = command("doctor", "--json", "-c", settings({} if policy is None else {"policy": policy}, a=toolbox()))
+    said = [note for note in ran.json["notes"] if "no rule says" in note]
+    assert ran.code == 0
+    assert bool(said) is bool(fate)
+    if fate is not None:
+        assert f"no rule says who may see 3 of 4 tools, which {fate}a:fail, a:greet, a:show_image. Name it" in said[0]
 
 
 def test_doctor_does_not_say_that_all_is_well_without_the_file_of_keywords(

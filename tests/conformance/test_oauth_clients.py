@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 PROGRAM = Path(__file__).with_name("oauth_client.mjs")
 WHOAMI = {"name": "whoami"}
-NEEDS_RUN = ByScopes([Rule(tools=("whoami",), action=Action.CALL, scopes=("run",))])
+NEEDS_RUN = ByScopes([Rule(action=Action.SEE), Rule(tools=("whoami",), action=Action.CALL, scopes=("run",))])
 
 
 class Headless(OAuth):

@@ -19,7 +19,7 @@ TOOLS = (
     Tool(namespace="files", name="read", description="Read a file of the workspace."),
     Tool(namespace="admin", name="delete_mail", description="Delete all e-mail of a person."),
 )
-POLICY = ByScopes((Rule(tools=("admin:*",), scopes=("admin",)),))
+POLICY = ByScopes((Rule(tools=("admin:*",), scopes=("admin",)),), default="allow")
 
 
 def app() -> App:

@@ -32,7 +32,9 @@ SCHEMA = {
 CREATE = Tool(namespace="git", name="create", description="Create an issue", input_schema=SCHEMA)
 DELETE = Tool(namespace="git", name="delete", annotations={"destructiveHint": True})
 ADMIN = Tool(namespace="admin", name="ban")
-POLICY = ByScopes((Rule(tools=("admin:*",), scopes=("admin",)), Rule(tools=("git:delete",), effect="approve")))
+POLICY = ByScopes(
+    (Rule(tools=("admin:*",), scopes=("admin",)), Rule(tools=("git:delete",), effect="approve")), default="allow"
+)
 
 
 def wire(page: str) -> Any:

@@ -26,7 +26,8 @@ TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "require
 
 
 def both() -> ByScopes:
-    return ByScopes([Rule(tools=("hub-work:*",), scopes=("work",)), Rule(tools=("hub-home:*",), scopes=("home",))])
+    rules = [Rule(tools=("hub-work:*",), scopes=("work",)), Rule(tools=("hub-home:*",), scopes=("home",))]
+    return ByScopes(rules, default="allow")
 
 
 def caller(*scopes: str) -> Context:

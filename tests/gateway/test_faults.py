@@ -278,7 +278,7 @@ def unchecked(tool: Tool, field: str, value: object) -> Tool:
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, some in WRONG.items() for value in some])
 async def test_a_tool_with_an_invalid_field_is_the_only_one_left_out(field: str, value: Any) -> None:
     broken = unchecked(Tool(name="broken"), field, value)
-    policy = ByScopes([Rule(tools=("secret:*",), tags=("secret",))])
+    policy = ByScopes([Rule(tools=("secret:*",), tags=("secret",))], default="allow")
     shared = Gateway([FakeSource(FakeProvider([broken, GOOD]))], policy=policy, options=QUIET)
     assert await shared.tools(ME) == (GOOD,)
     (reason,) = [one.rejected.reason for one in shared.refresher.snapshot.rejected]

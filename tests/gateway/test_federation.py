@@ -112,7 +112,7 @@ async def test_filters_hold_for_hits_from_elsewhere() -> None:
 
 
 async def test_a_policy_applies_to_tools_that_providers_find_and_look_up() -> None:
-    policy = ByScopes([Rule(tools=("post:*",), scopes=("post",))])
+    policy = ByScopes([Rule(tools=("post:*",), scopes=("post",))], default="allow")
     finder = Finder(hit(FAR, 1.0))
     gateway = Gateway([FakeSource(FakeProvider([OWN]), finder)], policy=policy, options=QUIET)
     assert [found.tool.id for found in (await gateway.search(ME, request())).hits] == ["send_mail"]

@@ -334,7 +334,8 @@ async def test_a_hidden_tool_without_a_vector_is_not_mentioned() -> None:
             return super().embed(texts)
 
     secret = Tool(name="secret", namespace="vault", description="A letter that nobody may read.")
-    async with embedding(Slow(), MAIL, CLOCK, policy=ByScopes([Rule(tools=("vault:*",), scopes=("nobody",))])) as it:
+    policy = ByScopes([Rule(tools=("vault:*",), effect="hide")])
+    async with embedding(Slow(), MAIL, CLOCK, policy=policy) as it:
         before = await it.gateway.search(ME, asked("zorblax"))
         try:
             await it.changed(MAIL, CLOCK, secret)

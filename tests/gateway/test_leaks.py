@@ -178,6 +178,7 @@ def shared(tenants: Sequence[str]) -> list[FakeProvider]:
 
 POLICY = ByScopes(
     [Rule(tools=("acme*:*",), tenants=("acme",)), Rule(tools=("bits*:*",), tenants=("bits",))],
+    default="allow",
 )
 
 

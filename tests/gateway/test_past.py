@@ -167,7 +167,7 @@ async def test_the_past_of_one_tenant_changes_nothing_for_another() -> None:
 
 
 async def test_the_past_of_a_tool_that_a_caller_may_not_see_shows_in_nothing() -> None:
-    policy = ByScopes([Rule(tools=("ops:*",), scopes=("ops",))])
+    policy = ByScopes([Rule(tools=("ops:*",), scopes=("ops",))], default="allow")
     async with serving(policy=policy) as gateway:
         await use(gateway, ANN, "send a letter", "mail:send", times=8)
         texts = (WAKE, "tonight", "send a letter tonight", "letter", "content of a file")

@@ -35,7 +35,6 @@ def test_tools_that_a_rule_covers_are_for_those_it_names_and_hidden_from_all_oth
     for full in ("admin:ban", "github:delete_repo", "delete_file"):
         assert says(policy, caller("admin"), full) == ("allow", "allow")
         assert says(policy, caller("user"), full) == ("hide", "hide")
-    assert says(policy, caller(), "github:read") == ("allow", "allow")
 
 
 def test_the_first_rule_that_covers_a_tool_decides() -> None:
@@ -71,6 +70,33 @@ def test_the_default_applies_if_no_rule_decides() -> None:
         assert says(policy, caller(), "a:b", "public") == ("allow", "allow")
 
 
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([], "allow"),
+        ([Rule(tools=("a:*",))], "hide"),
+        ([Rule(tools=("a:*",), scopes=("read",), otherwise="next")], "hide"),
+        ([Rule(tools=("a:*",), action=Action.CALL)], "hide"),
+        ([Rule(tools=("a:*",), effect="hide")], "allow"),
+        ([Rule(tools=("a:*",), effect="approve", otherwise="allow")], "allow"),
+        ([Rule(tools=("a:*",), effect="hide"), Rule(tools=("b:*",))], "hide"),
+    ],
+)
+def test_a_rule_that_allows_something_implies_that_the_rest_is_hidden(rules: list[Rule], expected: str) -> None:
+    policy = ByScopes(rules)
+    assert (policy.default, policy.is_default_given) == (expected, False)
+    assert says(policy, caller("read"), "x:delete_everything") == (expected, expected)
+    for default in ("allow", "hide"):
+        assert says(ByScopes(rules, default=default), caller("read"), "x:y") == (default, default)
+
+
+def test_a_tool_is_covered_if_a_rule_says_who_may_see_it() -> None:
+    policy = ByScopes(
+        [Rule(tools=("a:*",), scopes=("never",), otherwise="next"), Rule(tags=("x",), action=Action.CALL)]
+    )
+    assert [policy.covers(one) for one in (tool("a:b"), tool("b:c", "x"), tool("b:c"))] == [True, False, False]
+
+
 def test_one_scope_is_enough_unless_all_are_needed() -> None:
     for need, expected in (("any", "allow"), ("all", "hide")):
         rule = Rule(scopes=("read", "write"), need=need)  # type: ignore[arg-type]  # a loop over both words
@@ -94,7 +120,7 @@ def test_a_rule_covers_what_fits_its_patterns_and_has_one_of_its_tags() -> None:
 
 
 def test_a_tool_can_be_visible_but_not_callable_and_never_the_other_way_round() -> None:
-    calling = ByScopes([Rule(tools=("a:*",), scopes=("ops",), action=Action.CALL)])
+    calling = ByScopes([Rule(tools=("a:*",), scopes=("ops",), action=Action.CALL), Rule(action=Action.SEE)])
     assert says(calling, caller(), "a:b") == ("allow", "hide")
     seeing = ByScopes([Rule(tools=("a:*",), scopes=("ops",), action=Action.SEE)])
     assert says(seeing, caller(), "a:b") == ("hide", "hide")
@@ -246,7 +272,7 @@ def test_a_policy_that_cannot_be_is_refused_with_its_field(field: str, make: Cal
 
 
 async def test_through_the_gateway_a_hidden_tool_is_a_missing_one() -> None:
-    policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",))])
+    policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",)), Rule(tools=("github:*",))])
     provider = FakeProvider([tool("admin:ban"), tool("github:read")])
     async with running(FakeSource(provider), policy=policy) as gateway:
         ann, root = Context(caller=caller()), Context(caller=caller("admin"))
@@ -266,7 +292,7 @@ async def test_through_the_gateway_a_hidden_tool_is_a_missing_one() -> None:
     ],
 )
 def test_a_rule_for_a_uri_covers_its_normal_form_as_well(pattern: str, uri: str, *, covered: bool) -> None:
-    policy = ByScopes([Rule(tools=(pattern,), scopes=("admin",))])
+    policy = ByScopes([Rule(tools=(pattern,), effect="hide")])
     resource = Tool(name=uri, namespace="w", tags=("mcp:resource",))
     assert (policy.decide(Caller(id="ann"), resource, Action.SEE) is Decision.HIDE) is covered
 

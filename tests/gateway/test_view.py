@@ -152,7 +152,7 @@ async def test_a_failing_provider_is_not_named_to_callers_that_may_not_know_of_i
         async def list_tools(self, ctx: Context) -> Sequence[Tool]:
             raise RuntimeError
 
-    policy = ByScopes([Rule(tools=("vault:*",), scopes=("vault",))])
+    policy = ByScopes([Rule(tools=("vault:*",), scopes=("vault",))], default="allow")
     gateway = Gateway([FakeSource(saying("shared", DANGEROUS), Broken([]))], policy=policy, options=QUIET)
     reply = await gateway.search(ME, SearchRequest(queries=("delete everything",)))
     assert reply.servers == ()

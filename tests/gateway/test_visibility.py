@@ -24,7 +24,7 @@ QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0)
 BROKEN = {"type": "object", "properties": {"a": {"type": "banana"}}}
 GOOD = Tool(name="good", namespace="bank")
 BAD = Tool(name="pay", namespace="bank", input_schema=BROKEN)
-ONLY_ADMINS = ByScopes([Rule(tools=("bank:*",), scopes=("admin",))])
+ONLY_ADMINS = ByScopes([Rule(tools=("bank:*",), scopes=("admin",))], default="allow")
 
 
 @pytest.mark.parametrize("spelling", ["bank:pay", "bank__pay", "bank.pay", "pay"])
@@ -44,7 +44,9 @@ async def test_a_client_gets_the_same_error() -> None:
 @pytest.mark.parametrize("secret", [{"namespace": "bank"}, {"namespace": "open", "tags": ("secret",)}])
 async def test_a_tool_that_was_set_aside_and_may_not_be_seen_is_like_one_that_does_not_exist(secret: object) -> None:
     assert isinstance(secret, dict)
-    policy = ByScopes([Rule(tools=("bank:*",), scopes=("admin",)), Rule(tags=("secret",), scopes=("admin",))])
+    policy = ByScopes(
+        [Rule(tools=("bank:*",), scopes=("admin",)), Rule(tags=("secret",), scopes=("admin",))], default="allow"
+    )
     bad = Tool(**{"name": "pay", "input_schema": BROKEN, **secret})
     reported = []
     for tools in ([bad], []):

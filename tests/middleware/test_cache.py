@@ -196,7 +196,7 @@ async def test_an_answer_from_before_a_write_is_not_kept_after_it() -> None:
 
 
 async def test_callers_of_one_tenant_with_the_same_rights_share_if_the_settings_say_so() -> None:
-    policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",))])
+    policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",))], default="allow")
     provider = numbered()
     run = Stack(CallOptions(cache=CacheOptions(per="scope")), policy=policy)(provider)
     root = Context(caller=Caller(id="root", tenant="acme", scopes=frozenset({"admin"})))

@@ -124,7 +124,7 @@ async def test_a_prompt_name_that_is_invalid_on_the_wire_gets_a_valid_one() -> N
 
 
 async def test_hidden_resources_do_not_show_even_through_uri_conflicts() -> None:
-    policy = ByScopes([Rule(tools=("b:*",), scopes=("b",))])
+    policy = ByScopes([Rule(tools=("b:*",), scopes=("b",))], default="allow")
     gateway = gateway_of(Shelf("a", "memo://x"), Shelf("b", "memo://x", "b://y"), policy=policy)
     assert list((await gateway.resources.collection(ANN)).resources) == ["memo://x"]
     assert await read(gateway, "memo://x") == "a"
@@ -148,7 +148,7 @@ async def refusal(gateway: Gateway, uri: str) -> str:
 
 
 async def test_a_resource_that_may_be_seen_but_not_read_is_listed_but_not_read() -> None:
-    policy = ByScopes([Rule(tools=("a:*",), action=Action.CALL, scopes=("b",))])
+    policy = ByScopes([Rule(tools=("a:*",), action=Action.CALL, scopes=("b",))], default="allow")
     gateway = gateway_of(Shelf("a", "memo://x", prompts=["greet"]), policy=policy)
     assert list((await gateway.resources.collection(ANN)).resources) == ["memo://x"]
     with pytest.raises(NotFound):
@@ -265,7 +265,9 @@ async def test_a_prompt_cannot_embed_a_resource_that_passes_for_another_servers(
 
 async def test_a_uri_that_may_belong_to_a_hidden_server_is_sent_to_no_other() -> None:
     private = Shelf("b", templates={"vault://{id}": {"uriTemplate": "vault://{id}"}})
-    gateway = gateway_of(Shelf("a", "memo://x"), private, policy=ByScopes([Rule(tools=("b:*",), scopes=("b",))]))
+    gateway = gateway_of(
+        Shelf("a", "memo://x"), private, policy=ByScopes([Rule(tools=("b:*",), scopes=("b",))], default="allow")
+    )
     with pytest.raises(NotFound):
         await read(gateway, "vault://7")
     assert await read(gateway, "vault://7", BOB) == "b"
@@ -336,7 +338,7 @@ async def test_prompts_and_resources_are_not_tools() -> None:
 
 
 FILES = {"files:///{+path}": {"uriTemplate": "files:///{+path}"}, "doc://{+x}": {"uriTemplate": "doc://{+x}"}}
-ETC = ByScopes([Rule(tools=("w:files:///etc/*", "w:doc://a/secret"), scopes=("b",))])
+ETC = ByScopes([Rule(tools=("w:files:///etc/*", "w:doc://a/secret"), scopes=("b",))], default="allow")
 
 
 @pytest.mark.parametrize(
@@ -499,7 +501,7 @@ async def test_concurrent_requests_build_a_collection_once() -> None:
 
 
 async def test_a_policy_caches_nothing_for_uris_that_clients_make_up() -> None:
-    policy = ByScopes([Rule(tools=("z:*",))])
+    policy = ByScopes([Rule(tools=("z:*",), effect="hide")])
     gateway = gateway_of(Shelf("a", "memo://x"), policy=policy)
     for number in range(100):
         await read(gateway, f"memo://{number}")

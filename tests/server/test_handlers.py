@@ -175,7 +175,7 @@ async def test_a_failing_list_keeps_the_last_good_one_and_does_not_affect_other_
 
 # -- visibility --------------------------------------------------------------------------------------------------------
 
-SECRET = ByScopes([Rule(tools=("a:*",), scopes=("admin",))])
+SECRET = ByScopes([Rule(tools=("a:*",), scopes=("admin",))], default="allow")
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -207,7 +207,9 @@ _WHO = {"name": "who", "value": ""}
 
 
 async def test_single_prompts_and_resources_can_be_hidden_by_id_and_by_tag() -> None:
-    policy = ByScopes([Rule(tools=("a:greet",), scopes=("admin",)), Rule(tags=("mcp:resource",), scopes=("admin",))])
+    policy = ByScopes(
+        [Rule(tools=("a:greet",), scopes=("admin",)), Rule(tags=("mcp:resource",), scopes=("admin",))], default="allow"
+    )
     with anyio.fail_after(10):
         async with (
             in_front_of(Shop("a", prompts=["greet", "part"]), policy=policy) as app,

@@ -141,7 +141,7 @@ async def test_the_sdks_client_logs_in_and_calls(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_sdks_client_asks_for_the_scope_that_a_call_lacks(mode: str) -> None:
     issuer, person = JwtIssuer(), Person()
-    policy = ByScopes([Rule(tools=("whoami",), action=Action.CALL, scopes=("run",))])
+    policy = ByScopes([Rule(action=Action.SEE), Rule(tools=("whoami",), action=Action.CALL, scopes=("run",))])
     with anyio.fail_after(30):
         async with serving(issuer.app) as login:
             issuer.issuer = login
@@ -169,7 +169,7 @@ async def test_without_step_up_or_for_a_hidden_tool_a_call_is_one_of_a_missing_t
         async with serving(issuer.app) as login:
             issuer.issuer = login
             issuer.metadata = {"jwks_uri": f"{login}/keys"}
-            policy = ByScopes([Rule(tools=("whoami",), **rule)])
+            policy = ByScopes([Rule(tools=("whoami",), **rule), Rule(action=Action.SEE)])
             async with gateway(login, policy, scopes=("read",), step_up=step_up) as url:
                 async with client_of(url, person) as client:
                     answer = await text_of(client.call_tool("execute_tool", WHOAMI))

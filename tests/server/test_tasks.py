@@ -242,7 +242,7 @@ async def test_tools_say_that_they_may_run_as_a_task_to_clients_that_can_run_the
 
 @pytest.mark.parametrize("surfaces", [("direct",), ("search",)])
 async def test_tasks_are_declared_only_where_a_listed_tool_takes_them(surfaces: tuple[str, ...]) -> None:
-    denied = ByScopes([Rule(tools=("a:job", "a:either"), scopes=("never",))])
+    denied = ByScopes([Rule(tools=("a:job", "a:either"), effect="hide")])
     async with front_of(TaskServer(declares=False), surfaces=surfaces) as app, connected(app.server) as client:
         assert "tasks" not in client.capabilities
     async with front_of(TaskServer(), surfaces=surfaces, policy=denied) as app, connected(app.server) as client:

@@ -72,6 +72,18 @@ def test_roles_and_the_default_count(loading: Loading) -> None:
     assert nothing.decide(admin, DELETE, Action.SEE) is Decision.HIDE
 
 
+def test_a_file_that_sets_no_default_has_the_one_that_its_rules_imply(loading: Loading) -> None:
+    for fields, expected in (
+        ({"rules": [{"tools": ["notes:read*"]}]}, Decision.HIDE),
+        ({"rules": [{"tools": ["notes:read*"]}], "default": "allow"}, Decision.ALLOW),
+        ({"rules": [{"tools": ["notes:read*"], "effect": "hide"}]}, Decision.ALLOW),
+        ({"roles": {"admin": ["read"]}}, Decision.ALLOW),
+    ):
+        read = loading(policy(**fields)).policy
+        assert read is not None
+        assert read.decide(Caller(id="ann", scopes=frozenset({"read"})), DELETE, Action.CALL) is expected
+
+
 def test_without_the_table_there_is_no_policy(loading: Loading) -> None:
     assert loading('{"toolcrib": {}}').policy is None
 

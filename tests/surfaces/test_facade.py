@@ -220,7 +220,7 @@ async def test_a_bare_name_claimed_by_a_late_server_stays_with_the_first_in_the_
 
 
 async def test_a_caller_that_sees_one_of_two_namesakes_gets_it_by_its_bare_name() -> None:
-    policy = ByScopes([Rule(tools=("git:*",), scopes=("admin",))])
+    policy = ByScopes([Rule(tools=("git:*",), scopes=("admin",))], default="allow")
     async with running(FakeSource(provider("git", "log"), provider("svn", "log")), policy=policy) as gateway:
         facade = make_facade(gateway, BARE)
         assert [entry.tool.id for entry in (await facade.page(ME)).items] == ["svn:log"]

@@ -1,26 +1,32 @@
-"""`toolcrib tokens` and `can`: API keys of callers, and what a caller may do with a tool."""
+"""`toolcrib tokens`, `can` and `policy check`: API keys of callers, and what callers may do with tools."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
 
-from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_time, print_columns
+from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_time, pluralize, print_columns
 from toolcrib.cli.state import state_options
 from toolcrib.errors import SettingsError
+from toolcrib.gateway.policy import ByScopes, decide
 from toolcrib.server.api_keys import PREFIX, ApiKey, ApiKeyTable
 from toolcrib.server.options import caller_problem
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import has_store, make_store
-from toolcrib.types import Action, Caller, Tool
+from toolcrib.types import LOCAL, Action, Caller, Decision, Tool
 
 _T = TypeVar("_T")
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
 _NAMES: Final = ("scopes", "roles", "groups")
+_ACCESS: Final = ("allow", "approve", "see", "hide")
+_SHOWN: Final = 8
+"""Tools that `policy check` names in one line; --json names all."""
 
 
 # -- API keys ----------------------------------------------------------------------------------------------------------
@@ -168,15 +174,16 @@ async def _callers(settings: Settings, name: str, claims: Mapping[str, Any]) -> 
     if any(claims.values()):
         given = {key: frozenset(claims[key]) for key in _NAMES}
         return [Caller(id=name, tenant=claims["tenant"], issuer=claims["issuer"], **given)]
-    found = [
-        Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes)
-        for token in settings.http.tokens
-        if token.caller == name
-    ]
+    return [caller for caller in await _known_callers(settings) if caller.id == name] or [Caller(id=name)]
+
+
+async def _known_callers(settings: Settings) -> Sequence[Caller]:
+    """The callers that the settings and the API keys name, each once."""
+    found = [Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes) for token in settings.http.tokens]
     if settings.auth.api_keys and has_store(settings.state):
         async with make_store(settings.state) as store:
-            found += [key.as_caller() for key in await ApiKeyTable(store).all() if key.caller == name]
-    return list(dict.fromkeys(found)) or [Caller(id=name)]
+            found += [key.as_caller() for key in await ApiKeyTable(store).all()]
+    return list(dict.fromkeys(found))
 
 
 def _answer(policy: Any, caller: Caller, tool: Tool) -> dict[str, Any]:
@@ -193,7 +200,7 @@ def _decision(policy: Any, caller: Caller, tool: Tool, action: Action) -> dict[s
         return {"decision": "allow", "rule": None, "why": "there is no policy"}
     reason = policy.explain(caller, tool, action)
     if reason.rule is None:
-        why = "no rule covers the tool, so policy.default decides"
+        why = f"no rule decides, so policy.default does: {_default_of(policy)}"
     elif reason.named:
         why = f"policy.rules[{reason.rule}] names this caller"
     else:
@@ -205,14 +212,154 @@ def _decision(policy: Any, caller: Caller, tool: Tool, action: Action) -> dict[s
     return {"decision": str(reason.decision), "rule": reason.rule, "why": why}
 
 
+def _default_of(policy: ByScopes) -> str:
+    """The default of a policy, and where it comes from."""
+    if policy.is_default_given:
+        return policy.default
+    implied = "a rule has the effect allow" if policy.default == "hide" else "no rule has the effect allow"
+    return f"{policy.default}, because {implied} and the file sets none"
+
+
+def _describe(caller: Caller) -> str:
+    """A caller and the claims that policies look at."""
+    about = [f"{name} {value}" for name in ("tenant", "issuer") if (value := getattr(caller, name))]
+    about += [f"{name} {' '.join(sorted(values))}" for name in _NAMES if (values := getattr(caller, name))]
+    return f"{caller.id} ({'; '.join(about) or 'no scopes'})"
+
+
 def _print(answer: dict[str, Any]) -> None:
     see, call = answer["see"], answer["call"]
     verbs = {"allow": "may call", "approve": "may call, once a person approves,", "hide": "may not call"}
-    about = [f"{name} {answer[name]}" for name in ("tenant", "issuer") if answer[name]]
-    about += [f"{name} {' '.join(answer[name])}" for name in _NAMES if answer[name]]
-    who = f"{answer['caller']} ({'; '.join(about)})" if about else f"{answer['caller']} (no scopes)"
+    claims = {name: frozenset(answer[name]) for name in _NAMES}
+    who = _describe(Caller(id=answer["caller"], tenant=answer["tenant"], issuer=answer["issuer"], **claims))
     echo(f"{who} {verbs[call['decision']]} {answer['tool']}.")
     echo(f"  see:  {see['decision']}: {see['why']}.")
     echo(f"  call: {call['decision']}: {call['why']}.")
     if not answer["known"]:
         echo("  It is not among the tools that are remembered, so its tags are not known.")
+
+
+# -- what all callers may do -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolAccess:
+    """What one caller may do with one tool, and the rule that says so."""
+
+    tool: str
+    access: str
+    """`allow`, `approve`, `see` for one that is seen but never run, or `hide`."""
+    rule: int | None
+    """The place of the rule; None if `default` decides."""
+
+    @classmethod
+    def of(cls, policy: ByScopes, caller: Caller, tool: Tool) -> "_ToolAccess":
+        # The stricter of two decisions, if the tool is offered as that of a group of accounts too.
+        see, call = (decide(policy, caller, tool, action) for action in Action)
+        seen_only = see is not Decision.HIDE and call is Decision.HIDE
+        reason = policy.explain(caller, tool, Action.CALL)
+        return cls(tool.id, "see" if seen_only else str(call), reason.rule)
+
+
+def check_policy(config: Path | None, caller: str | None, claims: Mapping[str, Any], *, as_json: bool) -> bool:
+    """Print what each caller may do with each tool; whether the file itself says so for all of them.
+
+    It does not if `default` hides a tool and the file does not set it.
+    """
+    settings = load_settings(config)
+    policy = settings.policy if isinstance(settings.policy, ByScopes) else ByScopes(())
+    tools = _all_tools(settings)
+    callers = anyio.run(_named_callers, settings, caller, claims)
+    found = {one: [_ToolAccess.of(policy, one, tool) for tool in tools] for one in callers}
+    uncovered = [tool.id for tool in tools if not policy.covers(tool)]
+    show = _print_policy_json if as_json else _print_policy
+    show(policy, found, uncovered)
+    return not any(_is_implied(policy, one) for each in found.values() for one in each)
+
+
+def _all_tools(settings: Settings) -> Sequence[Tool]:
+    """The tools that the servers listed last, of all callers; if they are not known, the servers are asked."""
+    from toolcrib.cli.cached import read_tools  # noqa: PLC0415 - loads the search
+
+    found = anyio.run(read_tools, settings)
+    if found is not None:
+        return found
+    from toolcrib.cli.session import inspect  # noqa: PLC0415 - loads the gateway
+
+    return inspect(settings, lambda app: app.gateway.tools(app.local_context()))
+
+
+async def _named_callers(settings: Settings, name: str | None, claims: Mapping[str, Any]) -> Sequence[Caller]:
+    """The callers of that name; without one, all that are known."""
+    return [LOCAL, *await _known_callers(settings)] if name is None else await _callers(settings, name, claims)
+
+
+def _is_implied(policy: ByScopes, one: _ToolAccess) -> bool:
+    """Whether the caller lacks the tool for no other reason than a default that the file does not set."""
+    return one.rule is None and one.access in ("hide", "see") and not policy.is_default_given
+
+
+def _print_policy_json(
+    policy: ByScopes, found: Mapping[Caller, Sequence[_ToolAccess]], uncovered: Sequence[str]
+) -> None:
+    answer = {
+        "rules": len(policy.rules),
+        "default": policy.default,
+        "default_is_set": policy.is_default_given,
+        "uncovered": list(uncovered),
+        "callers": [
+            {
+                "caller": caller.id,
+                "tenant": caller.tenant,
+                "issuer": caller.issuer,
+                **{name: sorted(getattr(caller, name)) for name in _NAMES},
+                "tools": [
+                    {
+                        "tool": one.tool,
+                        "access": one.access,
+                        "rule": one.rule,
+                        "hidden_by_implied_default": _is_implied(policy, one),
+                    }
+                    for one in each
+                ],
+            }
+            for caller, each in found.items()
+        ],
+    }
+    echo_json(answer)
+
+
+def _print_policy(policy: ByScopes, found: Mapping[Caller, Sequence[_ToolAccess]], uncovered: Sequence[str]) -> None:
+    if not policy.rules and not policy.is_default_given:
+        echo("There is no policy: every caller may see and call every tool.")
+        return
+    echo(f"{pluralize(len(policy.rules), 'rule')}; default: {_default_of(policy)}.")
+    for caller, each in found.items():
+        echo(f"\n{_describe(caller)}")
+        print_columns(list(_access_rows(each)))
+    if uncovered:
+        echo(f"\nNo rule says who may see {some_names(uncovered)}.")
+        echo(cover_hint(policy))
+
+
+def _access_rows(each: Sequence[_ToolAccess]) -> Iterator[tuple[str, str, str, str]]:
+    """What a caller may do, with how many tools, why, and which."""
+    groups: dict[tuple[str, int | None], list[str]] = defaultdict(list)
+    for one in each:
+        groups[one.access, one.rule].append(one.tool)
+    in_order = sorted(groups.items(), key=lambda group: (_ACCESS.index(group[0][0]), group[0][1] is None, group[0][1]))
+    for (access, rule), tools in in_order:
+        yield f"  {access}", str(len(tools)), "default" if rule is None else f"rules[{rule}]", some_names(tools)
+
+
+def some_names(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+def cover_hint(policy: ByScopes) -> str:
+    """How a tool that no rule covers is given to callers, or kept from them."""
+    if policy.default == "hide":
+        return 'Name it in the tools of a rule to grant it, or set default = "allow" to grant all that no rule covers.'
+    return 'Name it in the tools of a rule, or set default = "hide" to hide all that no rule covers.'

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 
 from toolcrib.app import App
+from toolcrib.cli.access import cover_hint, some_names
 from toolcrib.cli.output import ExitCode, echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
 from toolcrib.cli.session import describe_status, inspect
@@ -189,7 +190,12 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
     complete = all(status.state is ServerState.READY for status in statuses)
     strange = unknown_tools(settings.gateway.keywords, tools)
     unsure = (
-        (*strange, *_unmatched_patterns(settings, policy, tools), *await app.stored.unknown_calls(ctx))
+        (
+            *strange,
+            *_unmatched_patterns(settings, policy, tools),
+            *_uncovered_tools(policy, tools),
+            *await app.stored.unknown_calls(ctx),
+        )
         if complete
         else ()
     )
@@ -318,6 +324,24 @@ def _unmatched_patterns(settings: Settings, policy: Policy | None, tools: tuple[
             fits = Patterns((text,))
             if not any(fits.matches(tool.id) for tool in tools):
                 yield f"toolcrib.{where}: {text} matches no current tool"
+
+
+def _uncovered_tools(policy: Policy | None, tools: tuple[Tool, ...]) -> Iterator[str]:
+    """How many tools no rule of the policy covers, and what becomes of them."""
+    if not isinstance(policy, ByScopes) or not policy.rules:
+        return
+    uncovered = [tool.id for tool in tools if not policy.covers(tool)]
+    if uncovered:
+        fate = {
+            "hide": "hidden from every caller",
+            "allow": "open to every caller",
+            "approve": "run only if a person agrees",
+        }
+        yield (
+            f"toolcrib.policy: no rule says who may see {len(uncovered)} of {pluralize(len(tools), 'tool')}, which "
+            f"{'is' if len(uncovered) == 1 else 'are'} {fate[policy.default]}: {some_names(uncovered)}. "
+            f"{cover_hint(policy)} See: toolcrib policy check"
+        )
 
 
 def describe_endpoint(server: ServerOptions) -> str:

@@ -79,6 +79,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "audit": _SETUP,
         "tokens": _SETUP,
         "can": _SETUP,
+        "policy": _SETUP,
         "eval": _TOOLS,
         "demo": _SETUP,
     },

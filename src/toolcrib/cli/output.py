@@ -168,6 +168,7 @@ MEANINGS: Final = {
     ExitCode.SERVER: "a server is not available or did not respond; doctor, audit: something is wrong",
     ExitCode.REFUSED: (
         "the call was not run: not approved, not permitted, or over a rate limit; lint, can: refused; "
+        "policy check: a tool is hidden by a default that the file does not set; "
         "doctor: a definition waits for your trust"
     ),
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",

@@ -4,6 +4,7 @@ The work is done in the other modules of this package, which are imported inside
 """
 # ruff: noqa: ARG001, PLC0415 - `debug` is read by `report_errors`
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -313,14 +314,25 @@ def revoke(*, key_id: str, config: Path | None, as_json: bool, debug: bool) -> N
     revoke_key(key_id, config, as_json=as_json)
 
 
+def _claims_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """The options that describe a caller."""
+    for option in reversed(
+        (
+            click.option("--tenant", metavar="NAME", help="The caller's tenant."),
+            click.option("--issuer", metavar="URL", help="The authorization server that vouches for the caller."),
+            click.option("--scope", "scopes", multiple=True, metavar="NAME", help="A scope; repeat for more."),
+            click.option("--role", "roles", multiple=True, metavar="NAME", help="A role of the caller."),
+            click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of the caller."),
+        )
+    ):
+        verb = option(verb)
+    return verb
+
+
 @click.command(short_help="Show whether a caller may call a tool, and why.")
 @click.argument("caller")
 @click.argument("tool", metavar="TOOL")
-@click.option("--tenant", metavar="NAME", help="The caller's tenant.")
-@click.option("--issuer", metavar="URL", help="The authorization server that vouches for the caller.")
-@click.option("--scope", "scopes", multiple=True, metavar="NAME", help="A scope of the caller; repeat for more.")
-@click.option("--role", "roles", multiple=True, metavar="NAME", help="A role of the caller.")
-@click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of the caller.")
+@_claims_options
 @config_option
 @reports()
 def can(*, caller: str, tool: str, config: Path | None, as_json: bool, debug: bool, **claims: Any) -> None:
@@ -333,6 +345,35 @@ def can(*, caller: str, tool: str, config: Path | None, as_json: bool, debug: bo
     from toolcrib.cli.access import print_decisions
 
     if not print_decisions(caller, tool, config, claims, as_json=as_json):
+        raise click.exceptions.Exit(ExitCode.REFUSED)
+
+
+@click.group(short_help="Show what callers may do with all tools.")
+def policy() -> None:
+    """Show what the policy of the settings lets callers do.
+
+    toolcrib can says why for one caller and one tool.
+    """
+
+
+@policy.command("check", short_help="Show what each caller may see and call, and what no rule covers.")
+@click.argument("caller", required=False)
+@_claims_options
+@config_option
+@reports()
+def check_policy(*, caller: str | None, config: Path | None, as_json: bool, debug: bool, **claims: Any) -> None:
+    """Show what each caller may see and call, by which rule, and which tools no rule covers.
+
+    Without CALLER, these are the caller of this machine and those of the tokens and API keys. Callers of authorization
+    servers are not known: describe one with CALLER and the options. Tools are those that the servers listed last; a
+    server is started only if that is not known. The exit code is 7 if a tool is hidden only because the file sets no
+    default.
+    """
+    from toolcrib.cli.access import check_policy
+
+    if caller is None and any(claims.values()):
+        raise UsageError("The options describe a caller.", hint="Name it: toolcrib policy check ann --scope read")
+    if not check_policy(config, caller, claims, as_json=as_json):
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
 

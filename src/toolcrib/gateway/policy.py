@@ -232,20 +232,20 @@ class ByScopes:
     """Rules over scopes, tenant and other claims of a caller; **the first rule that covers a tool decides**.
 
     Put special rules above general ones. A rule whose `otherwise` is `next` decides only for the callers it names. If
-    no rule decides, `default` applies.
+    no rule decides, `default` applies. Without one, it is `hide` as soon as a rule has the effect `allow`, so that
+    whoever grants some tools does not grant all others; rules that only hide or ask leave the rest allowed.
 
-    >>> policy = ByScopes([Rule(tools=("admin:*", "*:delete_*"), scopes=("admin",))])
-    >>> ban, read = Tool(name="ban", namespace="admin"), Tool(name="read", namespace="github")
-    >>> ann = Caller(id="ann")
-    >>> str(policy.decide(ann, ban, Action.SEE)), str(policy.decide(ann, read, Action.SEE))
-    ('hide', 'allow')
+    >>> policy = ByScopes([Rule(tools=("admin:*", "*:delete_*"), scopes=("admin",)), Rule(tools=("github:*",))])
+    >>> tools = [Tool(name="ban", namespace="admin"), Tool(name="read", namespace="github"), Tool(name="wipe")]
+    >>> [str(policy.decide(Caller(id="ann"), tool, Action.SEE)) for tool in tools]
+    ['hide', 'allow', 'hide']
     """
 
     def __init__(
         self,
         rules: Iterable[Rule],
         *,
-        default: Effect = "allow",
+        default: Effect | None = None,
         roles: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
         """Build a policy of these rules. Raises `SettingsError` for an invalid default or role.
@@ -253,9 +253,11 @@ class ByScopes:
         `roles` are scopes that imply others: a caller with the scope or the role `admin` also has the scopes that
         `roles["admin"]` lists, which may be roles themselves.
         """
-        _check_choice("default", default, tuple(_DECISIONS))
+        _check_choice("default", default, (None, *_DECISIONS))
         self.rules = tuple(rules)
-        self._default = _DECISIONS[default]
+        self.is_default_given = default is not None
+        self.default: Effect = default or _implied_default(self.rules)
+        self._default = _DECISIONS[self.default]
         self._roles = {role: _implied_scopes(role, roles or {}) for role in roles or {}}
         self._scopes = frozenset(scope for rule in self.rules for scope in rule.scopes)
         self._tenants = frozenset(tenant for rule in self.rules for tenant in rule.tenants)
@@ -302,6 +304,11 @@ class ByScopes:
             seen=not hidden,
         )
 
+    @checked
+    def covers(self, tool: Tool) -> bool:
+        """Whether a rule says who may see the tool, so that `default` need not."""
+        return bool(self._rules_for(tool)[0])
+
     def _rules_for(self, tool: Tool) -> tuple[tuple["_CompiledRule", ...], tuple["_CompiledRule", ...]]:
         # Clients can make up any number of URIs, so those are not cached.
         find = self._cover if RESOURCE_TAG in tool.tags else self._remembered
@@ -331,6 +338,11 @@ class ByScopes:
         if self._roles.keys().isdisjoint(names):
             return caller.scopes
         return caller.scopes.union(*(self._roles.get(name, ()) for name in names))
+
+
+def _implied_default(rules: Iterable[Rule]) -> Effect:
+    """The default of a policy that names none: a rule that grants something implies that the rest is not granted."""
+    return "hide" if any(rule.effect == "allow" for rule in rules) else "allow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

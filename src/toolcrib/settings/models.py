@@ -239,7 +239,7 @@ class RuleTable(Table):
 class PolicyTable(Table):
     """`policy`: who may see and call what."""
 
-    default: Effect = "allow"
+    default: Effect | None = None
     roles: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     rules: tuple[RuleTable, ...] = ()
 
