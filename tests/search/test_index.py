@@ -123,14 +123,13 @@ def test_an_empty_index_grows_and_shrinks() -> None:
 def test_the_cache_of_one_view_does_not_affect_another() -> None:
     index = Index.build(TOOLS)
     texts = ("wa thing", "do t3", "thing called wb wz", "thinng caled")
-    masks = [None, *(bytes(number % step == 0 for number in range(100)) for step in range(2, 30))]
+    request = SearchRequest(queries=texts, limit=5)
+    masks = [None, *(bytes(number % step == 0 for number in range(100)) for step in range(2, 10))]
     overlays = [None, Index.build([tool(300), tool(301, title="Wa thing")])]
+    views = [(mask, overlay) for mask in masks for overlay in overlays]
+    fresh = [search(Index.build(TOOLS), request, mask=mask, overlay=overlay) for mask, overlay in views]
     for _ in range(2):
-        for mask in masks:
-            for overlay in overlays:
-                request = SearchRequest(queries=texts, limit=5)
-                fresh = search(Index.build(TOOLS), request, mask=mask, overlay=overlay)
-                assert search(index, request, mask=mask, overlay=overlay) == fresh
+        assert [search(index, request, mask=mask, overlay=overlay) for mask, overlay in views] == fresh
 
 
 def test_the_cache_of_expansions_depends_on_lexicon_and_options() -> None:

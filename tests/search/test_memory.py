@@ -20,11 +20,11 @@ def test_numbers_in_requests_are_not_remembered() -> None:
     index = Index.build([Tool(name="find_order", description="Find an order", input_schema={"type": "object"})])
     tracemalloc.start()
     try:
-        search_for_numbers(index, range(2_400))
+        search_for_numbers(index, range(480))
         before = tracemalloc.get_traced_memory()[0]
-        search_for_numbers(index, range(2_400, 5_400))
+        search_for_numbers(index, range(480, 1_080))
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
 
-    assert grown < 300 * 3_000
+    assert grown < 300 * 600
