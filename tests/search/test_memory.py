@@ -18,13 +18,14 @@ def search_for_numbers(index: Index, numbers: range) -> None:
 
 def test_numbers_in_requests_are_not_remembered() -> None:
     index = Index.build([Tool(name="find_order", description="Find an order", input_schema={"type": "object"})])
+    search_for_numbers(index, range(2_400))
     tracemalloc.start()
     try:
-        search_for_numbers(index, range(480))
+        search_for_numbers(index, range(2_400, 2_640))
         before = tracemalloc.get_traced_memory()[0]
-        search_for_numbers(index, range(480, 1_080))
+        search_for_numbers(index, range(2_640, 3_600))
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
 
-    assert grown < 300 * 600
+    assert grown < 500 * 960
