@@ -182,6 +182,7 @@ class App(ToolDecorator, ServableApp):
             state=self._state,
             desk=self.telemetry.desk,
             saved_index=SavedIndex.of(self.settings.state.path, self.settings.origin, cache=cache),
+            refused=self.telemetry.refused,
         )
         self.telemetry.show_state(self.gateway, self.statuses)
         self.scripts = make_script_runner(

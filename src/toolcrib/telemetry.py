@@ -24,6 +24,7 @@ import anyio.to_thread
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.middleware.admission import CountRefusal
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch, GatewayObserver, Observers
 from toolcrib.private_files import make_private_folder, open_private
@@ -90,6 +91,7 @@ class GatewayMetrics:
         self.retries = self._counter("toolcrib_call_retries", "Further attempts of calls.")
         self.cached = self._counter("toolcrib_calls_cached", "Calls that were answered from the cache.")
         self.approvals = self._counter("toolcrib_approvals", "Calls for which a person was asked.", "outcome")
+        self.refusals = self._counter("toolcrib_refusals", "Requests that a limit refused, by its setting.", "limit")
         if self._workers is None:
             self._library.ProcessCollector(registry=self.registry)
             self._library.GCCollector(registry=self.registry)
@@ -128,6 +130,10 @@ class GatewayMetrics:
     def script_ended(self, language: str, outcome: str, duration_s: float) -> None:
         """Count a script."""
         self.scripts.labels(language, outcome).observe(duration_s)
+
+    def refused(self, limit: str) -> None:
+        """Count a request that was refused because it would exceed a limit, by the name of its setting."""
+        self.refusals.labels(limit).inc()
 
     def _observe(self, histogram: Any, duration_s: float, *labels: str) -> None:
         """Count a duration; the labels must be bounded."""
@@ -264,6 +270,11 @@ class Telemetry:
     def observer(self) -> GatewayObserver | None:
         """All of them as one; None if there are none."""
         return Observers.of(self.metrics, self.usage, self.zero_hits, self.recorder)
+
+    @property
+    def refused(self) -> CountRefusal | None:
+        """What counts refusals; None without metrics."""
+        return None if self.metrics is None else self.metrics.refused
 
     def show_state(self, gateway: Gateway, statuses: Callable[[], tuple[ServerStatus, ...]]) -> None:
         """Let the metrics show the state of this gateway and its servers."""

@@ -1,5 +1,7 @@
 """Text: words of identifiers and prose in any script, literals and verbs, and parsed queries."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from toolcrib.search.text import (
     MAX_WORD,
     STOP_WORDS,
     parse_query,
+    read_queries,
     split_identifier,
     split_words,
     stem,
@@ -264,6 +267,31 @@ def test_any_text_is_parsed(text: str) -> None:
 
 
 def test_only_the_beginning_of_an_endless_query_is_parsed() -> None:
-    query = parse_query("word " * 100_000)
-    assert len(query.sequence) == 256
+    assert parse_query("word " * 100_000).text == "word " * 1_600
+    assert len(parse_query(" ".join(f"word{number}" for number in range(60_000))).terms) <= 256
     assert len(parse_query("a1b2" * 50_000).terms) <= 256
+
+
+def test_repeated_words_do_not_keep_later_ones_from_being_read() -> None:
+    query = " ".join(["the", "same", "words"] * 200) + " then archive the channel"
+    assert [term.stem for term in parse_query(query).terms][-2:] == ["archiv", "channel"]
+    assert read_queries((query,)) == ((query,), False)
+
+
+@pytest.mark.parametrize("words", [("one word {}",) * 400, ("{}" * 40,), ("{} " * 900,)])
+def test_the_queries_of_a_request_share_what_is_read_of_them(words: tuple[str, ...]) -> None:
+    numbers = itertools.count()
+    asked = [text.replace("{}", "x") + f" n{next(numbers)}" for text in words]
+    parts, _ = read_queries(asked)
+    assert len({word for part in parts for word in split_words(part)}) <= 256
+    assert sum(map(len, parts)) <= 8_000
+    assert read_queries(parts) == (parts, False)
+
+
+@pytest.mark.parametrize(
+    "endless", ["aBcD" * 20_000, "".join(f"w{number}X" for number in range(9_000)), "日本" * 9_000]
+)
+def test_a_query_of_one_endless_word_is_not_taken_for_an_empty_one(endless: str) -> None:
+    parts, is_cut = read_queries((endless,))
+    assert is_cut
+    assert parse_query(parts[0]).terms

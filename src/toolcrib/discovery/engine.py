@@ -169,8 +169,9 @@ class ToolSearchEngine(Generic[T]):
         """Return the tools that match, best first: at most `limit`, with scores above `min_score`.
 
         `tools` are searched instead of those that were set; their index is kept for the next search of the same
-        objects. A query without words lists all tools with score 0, or popular ones under `points`. Raises
-        `InvalidRequest` for a query that is not a string and a limit that is not a whole number.
+        objects. A query without words lists all tools with score 0, or popular ones under `points`. At most 8,000
+        characters and 256 distinct words of a query are read. Raises `InvalidRequest` for a query that is not a string
+        and a limit that is not a whole number.
         """
         toolset = self._current if tools is None else self._read_other(tools)
         return self.search_in(toolset, query, limit, min_score, boosted=use_session_boost)

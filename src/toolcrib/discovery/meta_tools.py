@@ -17,6 +17,7 @@ from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFoun
 from toolcrib.names import nearest
 from toolcrib.schema import Schema
 from toolcrib.schema.arguments import as_object, merge_arguments, read_call, repair
+from toolcrib.search.text import CUT_NOTE, read_queries
 from toolcrib.types import Object, Tool, Visibility
 
 LIST_LIMIT: Final = 50
@@ -215,7 +216,8 @@ class MetaTools:
             return success(list(listing.entries), count=len(listing.entries), total_available=listing.total)
         if name == MetaTool.SEARCH_TOOLS:
             found = await self._port.find(asked["query"], _limit(asked, SEARCH_LIMIT, MAX_FOUND))
-            return success(list(found), count=len(found))
+            answer = success(list(found), count=len(found))
+            return {**answer, "note": CUT_NOTE} if read_queries((asked["query"],))[1] else answer
         if name == MetaTool.GET_TOOL_SCHEMA:
             return success(await self._port.schema(asked["tool_name"]))
         return await get_schemas(self._port, asked["tool_names"])

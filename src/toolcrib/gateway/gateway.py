@@ -47,6 +47,7 @@ from toolcrib.gateway.visibility import (
     searchable_tools,
     visible_servers,
 )
+from toolcrib.middleware.admission import CountRefusal
 from toolcrib.middleware.approval import ApprovalDesk
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.breaker import BreakerState
@@ -61,7 +62,7 @@ from toolcrib.schema import example, signature
 from toolcrib.schema.arguments import merge_arguments
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
-from toolcrib.search.text import parse_query
+from toolcrib.search.text import CUT_NOTE, parse_query, read_queries
 from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
@@ -118,17 +119,19 @@ class Gateway:
         state: StateStore | None = None,
         desk: ApprovalDesk | None = None,
         saved_index: SavedIndex | None = None,
+        refused: CountRefusal | None = None,
     ) -> None:
         """Serve the tools of these sources; run `refresher.run` in a task group to keep them current.
 
         Without `run`, the next request after a change polls the providers and waits. Without an embedder, meanings are
         compared with the built-in table. The embedder that the options name is not loaded here, because that takes
         time. `middleware` runs around every call, the first one outermost; `selector` orders the backends of a tool,
-        by default local functions first and remote servers last; `audit` gets an event for every call,
-        `observer` learns of every call and search, and `definitions` of the tools that clients are shown.
+        by default local functions first and remote servers last; `audit` gets an event for every call, search and
+        list, `observer` learns of every call and search, and `definitions` of the tools that clients are shown.
         `mask_errors` hides the messages of providers' exceptions from callers. `state` keeps what several processes
         share, by default in memory. At the `desk`, people approve calls of clients that cannot ask their user.
-        `saved_index` keeps the search index across restarts. `gateway_id` lets a search that comes back through
+        `saved_index` keeps the search index across restarts. `refused` counts refused searches and lists, by the
+        setting. `gateway_id` lets a search that comes back through
         other gateways find nothing.
         """
         self.options = options or GatewayOptions()
@@ -160,7 +163,10 @@ class Gateway:
             mask_errors=mask_errors,
             state=self.state,
             desk=desk,
+            refused=refused,
         )
+        self.admission = self._pipeline.admission
+        """What searches and lists pass."""
         self.first_search = StartupWait(self.refresher, self.options.search_wait_s, self._known_servers)
         self.first_list = StartupWait(self.refresher, self.options.list_wait_s, self._known_servers)
         self.resources = ResourceManager(
@@ -250,13 +256,14 @@ class Gateway:
         """Return the tools that match, best first; a request without words lists all by id. A cursor continues either.
 
         A session's first search waits for servers that are still starting. The reply says how many are missing.
-        Raises `StaleCursor` for the cursor of another search or view.
+        Raises `StaleCursor` for the cursor of another search or view, and `RateLimited`.
         """
         if self._is_own_request(ctx):
             return SearchReply()
         started = time.monotonic()
-        with TRACING.search(len(request.queries)):
-            reply = await self._search_all(ctx, request)
+        async with self.admission.admitted(ctx, "search"):
+            with TRACING.search(len(request.queries)):
+                reply = await self._search_all(ctx, request)
         if self._observer is not None and any(query.strip() for query in request.queries):
             took = time.monotonic() - started
             self._observer.search_ended(
@@ -271,17 +278,21 @@ class Gateway:
         await self.first_search.wait(ctx, request.filters.namespaces)
         view, failed = await self._view_and_failures(ctx)
         servers = unavailable_servers(self._servers(ctx, view), request.filters)
-        missing = missing_note(servers)
-        if any(parse_query(query).words for query in request.queries):
+        note = missing = missing_note(servers)
+        read, is_cut = read_queries(request.queries[: self.options.search.max_queries])
+        if is_cut:  # what searches elsewhere reads no more than this either
+            request = replace(request, queries=(*read, *request.queries[len(read) :]))
+            note = f"{missing} {CUT_NOTE}".strip()
+        if any(parse_query(query).words for query in read):
             part = SearchPage.of(request, view.version, self.options.search)
             reply = await part.fill(partial(self._rank, ctx, view, complete=not missing))
             failed = (*failed, *reply.servers)
             await self.past.searched(ctx, request.queries, [hit for hit in reply.hits if view.get(hit.tool.key)])
         else:
-            reply = self._list(view, request)
+            reply = await self.admission.queue.run(ctx.caller, partial(self._list, view, request))
         known = {status.name for status in servers}
         more = tuple(status for status in failed if status.name not in known)
-        return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *more))
+        return replace(reply, note=f"{note} {reply.note}".strip(), servers=(*servers, *more))
 
     async def _rank(self, ctx: Context, view: View, request: SearchRequest, *, complete: bool) -> SearchReply:
         """Rank what the caller sees and what searching providers find; `servers` has those that failed."""
@@ -314,7 +325,8 @@ class Gateway:
         boosts = await self.sessions.boosts(ctx)
         texts = view.request_texts(request, options, self._lexicon)
         asked = await self._embed(view, texts)
-        reply = view.search(
+        rank = partial(
+            view.search,
             request,
             options,
             lexicon=self._lexicon,
@@ -323,6 +335,7 @@ class Gateway:
             past=await self.past.of(ctx),
             complete=complete,
         )
+        reply = await self.admission.queue.run(ctx.caller, rank)
         note = ""
         if asked.failure:
             note = f"The embedder failed ({asked.failure}), so only words were compared."
@@ -353,12 +366,14 @@ class Gateway:
 
     async def tools(self, ctx: Context) -> tuple[Tool, ...]:
         """Return every tool the caller sees, by id, except hidden ones; wait for servers as `search` does."""
-        await self.first_search.wait(ctx)
-        return searchable_tools(await self.view(ctx))
+        async with self.admission.admitted(ctx, "list"):
+            await self.first_search.wait(ctx)
+            return searchable_tools(await self.view(ctx))
 
     async def describe(self, ctx: Context, name: str) -> ToolDescription:
-        """Return how to call a tool. Raises like `find`."""
-        found = await self.find(ctx, name)
+        """Return how to call a tool. Raises like `find`, and `RateLimited`."""
+        async with self.admission.admitted(ctx, "describe", name):
+            found = await self.find(ctx, name)
         tool = found.tool
         return ToolDescription(
             tool=tool,
@@ -393,6 +408,7 @@ class Gateway:
         With `verbatim`, a remote server gets an object of arguments as it is, and decides itself whether it is valid.
         """
         tool = found.tool
+        self.admission.queue.note(ctx.caller)
         try:
             settled = self._settle(ctx, found, arguments, loose or {}, verbatim=verbatim)
             if is_group_tool(tool):

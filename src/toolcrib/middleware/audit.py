@@ -31,7 +31,7 @@ _DIGESTED_AT_ONCE: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One call, as it ended."""
+    """One call, search or list, as it ended."""
 
     time: float
     """When it arrived; seconds since the epoch."""
@@ -39,8 +39,10 @@ class AuditEvent:
     tenant: str | None = None
     session: str | None = None
     """A digest of the session's id: the id itself would give access to the session."""
+    action: str = "call"
+    """call, search, describe, or the method of another MCP request, such as tools/list."""
     tool: str
-    """The canonical id; if no tool was found, the name that was asked for."""
+    """The canonical id; if no tool was found, the name that was asked for. Empty for what is about no single tool."""
     backend: str = ""
     """The backend that was called, or would have been."""
     outcome: str
@@ -188,15 +190,27 @@ class AuditMiddleware:
 
     def record_refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
         """Report a call that was refused before it came this far: no such tool, not allowed, wrong arguments."""
-        self._emit(
-            AuditEvent(
-                time=self._wall(),
-                caller=ctx.caller.id,
-                tenant=ctx.caller.tenant,
-                session=self._session(ctx),
-                tool=tool[:_MAX_NAME_CHARS],
-                outcome=error.code,
-            )
+        self._emit(self._short_event(ctx, "call", tool, outcome=error.code, came=self._wall()))
+
+    def begin(self, ctx: Context, action: str, tool: str) -> Callable[[str], None]:
+        """Note when a search or list begins. Returns what reports its outcome when it ends."""
+        came, started = self._wall(), self._clock()
+
+        def end(outcome: str) -> None:
+            event = self._short_event(ctx, action, tool, outcome=outcome, came=came)
+            self._emit(replace(event, duration_s=self._clock() - started))
+
+        return end
+
+    def _short_event(self, ctx: Context, action: str, tool: str, *, outcome: str, came: float) -> AuditEvent:
+        return AuditEvent(
+            time=came,
+            caller=ctx.caller.id,
+            tenant=ctx.caller.tenant,
+            session=self._session(ctx),
+            action=action,
+            tool=tool[:_MAX_NAME_CHARS],
+            outcome=outcome,
         )
 
     def _event(

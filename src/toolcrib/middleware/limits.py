@@ -40,8 +40,12 @@ class _RateLimit(NamedTuple):
         return cls(1 / rate.per_second, rate.burst / rate.per_second)
 
 
+_SEARCHES: Final = "/searches"
+"""The bucket for searches and lists; no tool has such an id."""
+
+
 class RateMiddleware:
-    """Refuses calls that come too often, and never delays one."""
+    """Refuses calls, searches and lists that come too often, and never delays one."""
 
     def __init__(
         self,
@@ -50,21 +54,23 @@ class RateMiddleware:
         state: StateStore,
         *,
         wall: Callable[[], float],
+        search_rate: RateOptions | None = None,
         max_callers: int = MAX_CALLERS,
     ) -> None:
         """`wall` counts seconds since the epoch."""
         self._limit = None if rate is None else _RateLimit.of(rate)
         self._tool_limits = [(Patterns((pattern,)), _RateLimit.of(tool_rate)) for pattern, tool_rate in tool_rates]
+        self._search_limits = {} if search_rate is None else {_SEARCHES: _RateLimit.of(search_rate)}
         self._wall = wall
         self._buckets = state.table("rates", _CODEC, max_entries=max_callers)
-        spans = [limit.span_s + limit.interval_s for _, limit in self._tool_limits]
-        self._ttl_s = max([*spans, 0.0 if self._limit is None else self._limit.span_s + self._limit.interval_s])
+        limits = [*(limit for _, limit in self._tool_limits), self._limit, *self._search_limits.values()]
+        self._ttl_s = max((limit.span_s + limit.interval_s for limit in limits if limit is not None), default=0.0)
 
     async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         """Run the call, or raise `RateLimited`."""
         wait = await self.take(ctx.caller, call.tool.id)
         if wait > 0:
-            after = max(math.ceil(wait * 1000) / 1000, 0.001)
+            after = _rounded_up(wait)
             raise RateLimited(
                 f"{call.tool.id} was not run: the rate limit is reached.",
                 hint=f"Wait {after:g} s before the next call.",
@@ -72,9 +78,22 @@ class RateMiddleware:
             )
         return await call_next(ctx, call)
 
+    async def check_search(self, caller: Caller, action: str) -> None:
+        """Count a search or list, or raise `RateLimited`; `action` names it in the error."""
+        wait = await self._take(caller, self._search_limits)
+        if wait > 0:
+            after = _rounded_up(wait)
+            raise RateLimited(
+                f"{action} was not run: you search and list too often (calls.search_rate).",
+                hint=f"Wait {after:g} s before the next one.",
+                data={"retry_after_s": after, "limit": "calls.search_rate", "of": "caller"},
+            )
+
     async def take(self, caller: Caller, tool: str) -> float:
         """Count a call and return 0, or count nothing and return the seconds until one would be allowed."""
-        limits = self._limits(tool)
+        return await self._take(caller, self._limits(tool))
+
+    async def _take(self, caller: Caller, limits: Mapping[str, _RateLimit]) -> float:
         if not limits:
             return 0.0
         key = canonical_json(list(caller.key)) or ""
@@ -99,6 +118,10 @@ class RateMiddleware:
                 limits[tool] = limit
                 break
         return limits
+
+
+def _rounded_up(wait_s: float) -> float:
+    return max(math.ceil(wait_s * 1000) / 1000, 0.001)
 
 
 _deadline_scope: ContextVar[anyio.CancelScope | None] = ContextVar("toolcrib.deadline", default=None)

@@ -17,6 +17,7 @@ with every call. `writing` is stricter: every tool that is not marked `readOnlyH
 """
 
 _MIN_KEY_CHARS: Final = 16
+_CONNECTING_BURST: Final = 10
 
 
 @checked(error=SettingsError)
@@ -119,6 +120,13 @@ class CallOptions:
     """The limit for each caller over all tools."""
     tool_rates: tuple[tuple[str, RateOptions], ...] = ()
     """Limits for each caller and tool, in addition to `rate`: the first pattern that matches the tool's id applies."""
+    search_rate: RateOptions | None = None
+    """The limit of each caller's searches, descriptions and lists; None for as many as `rate` allows calls, but ten at
+    once, because clients list tools, prompts and resources as they connect."""
+    search_queue: Count = 32
+    """How many searches and lists of one caller may wait for their turn."""
+    search_share: PositiveShare = 0.25
+    """The share of the event loop's time that searches and lists of one caller may take while others are active."""
     breaker: BreakerOptions | None = None
     """One breaker for each backend. Off by default: calls of an unreachable server fail at once anyway, and
     hanging calls of one caller would cut off all others."""
@@ -141,6 +149,17 @@ class CallOptions:
         Patterns(self.approved, field="approved")
         Patterns([pattern for pattern, _ in self.tool_rates], field="tool_rates")
         _check_key(self.approval_key, "approval_key")
+
+    @property
+    def limit_of_searches(self) -> RateOptions | None:
+        """The limit of searches and lists that applies.
+
+        >>> CallOptions(rate=RateOptions(per_second=2, burst=1)).limit_of_searches
+        RateOptions(per_second=2, burst=10)
+        """
+        if self.search_rate is not None or self.rate is None:
+            return self.search_rate
+        return RateOptions(per_second=self.rate.per_second, burst=max(self.rate.burst, _CONNECTING_BURST))
 
 
 def _check_key(key: str | None, name: str) -> None:

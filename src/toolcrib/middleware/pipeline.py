@@ -22,6 +22,7 @@ from toolcrib.containment import (
 from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.view import ResolvedTool
+from toolcrib.middleware.admission import Admission, CountRefusal
 from toolcrib.middleware.approval import ApprovalDesk, ApprovalMiddleware, ApprovalTokens
 from toolcrib.middleware.audit import AUDIT_LOGGER, AuditMiddleware, AuditSink, digest_key, log_sink
 from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
@@ -70,8 +71,12 @@ class CallPipeline:
         mask_errors: bool = False,
         state: StateStore | None = None,
         desk: ApprovalDesk | None = None,
+        refused: CountRefusal | None = None,
     ) -> None:
-        """The first middleware is the outermost. `mask_errors` hides the messages of exceptions from callers."""
+        """The first middleware is the outermost. `mask_errors` hides the messages of exceptions from callers.
+
+        `refused` counts the searches and lists that `admission` refuses.
+        """
         self._selector = selector
         self.runs_own_code = not middleware and selector is None
         """Whether there is no middleware of the application, and no selector."""
@@ -79,6 +84,8 @@ class CallPipeline:
         self._stack = build_stack(
             options, policy=policy, extra=middleware, audit=audit, observer=observer, state=state, desk=desk
         )
+        self.admission = self._stack.admission(options, refused)
+        """What searches and lists pass, which are no calls."""
         self._attempt = self._stack.around_attempt(self._call_backend)
         self._call_next = self._stack.around_call(self._try_backends)
 
@@ -261,7 +268,9 @@ class MiddlewareStack:
         audit: AuditMiddleware | None = None,
         observer: ObserverMiddleware | None = None,
         breaker: CircuitBreaker | None = None,
+        rates: RateMiddleware | None = None,
     ) -> None:
+        self._rates = rates
         self._call_layers = tuple(call_layers)
         self._attempt_layers = tuple(attempt_layers)
         self._audit = audit
@@ -275,6 +284,10 @@ class MiddlewareStack:
     def around_attempt(self, last: CallNext) -> CallNext:
         """Wrap `last` in the layers that see each attempt at a backend."""
         return _compose(self._attempt_layers, last)
+
+    def admission(self, options: CallOptions, refused: CountRefusal | None = None) -> Admission:
+        """What searches and lists pass, with the same audit and rates."""
+        return Admission(options, rates=self._rates, audit=self._audit, refused=refused)
 
     def audit_refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
         """Report a call to the audit, if there is one, that was refused before it came to the stack."""
@@ -312,14 +325,16 @@ def build_stack(
     auditing = _build_audit(options, audit, clock, wall)
     observing = None if observer is None else ObserverMiddleware(observer, clock, audited=auditing is not None)
     breaker = None if options.breaker is None else CircuitBreaker(options.breaker, state, wall=wall)
-    is_limited = options.rate is not None or options.tool_rates
+    rates, searches = None, options.limit_of_searches
+    if options.rate is not None or options.tool_rates or searches is not None:
+        rates = RateMiddleware(options.rate, options.tool_rates, state, wall=wall, search_rate=searches)
     call_layers: list[CallMiddleware | None] = [
         auditing,
         observing,
         *map(ContainedMiddleware, extra),
         _build_approval(options, policy, state, wall, desk),
         CacheMiddleware(options.cache, policy, state) if options.cache is not None else None,
-        RateMiddleware(options.rate, options.tool_rates, state, wall=wall) if is_limited else None,
+        rates if options.rate is not None or options.tool_rates else None,
         DeadlineMiddleware(options.deadline_s) if options.deadline_s is not None else None,
         RetryMiddleware(options.retry, sleep=sleep, random=random) if options.retry is not None else None,
     ]
@@ -330,6 +345,7 @@ def build_stack(
         audit=auditing,
         observer=observing,
         breaker=breaker,
+        rates=rates,
     )
 
 

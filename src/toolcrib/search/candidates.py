@@ -21,7 +21,7 @@ from toolcrib.search.ranking import ReadQuery
 from toolcrib.search.segment import Segment
 from toolcrib.search.signals import read_meaning
 from toolcrib.search.telling import telling_part
-from toolcrib.search.text import ParsedQuery, parse_query
+from toolcrib.search.text import ParsedQuery, parse_query, read_queries
 from toolcrib.search.vectors import QueryVectors
 from toolcrib.types import Filters, Hit, SearchReply, SearchRequest, Tool
 
@@ -97,8 +97,9 @@ def search_candidates(
         raise ValueError(f"an engine for candidates has the ranking hybrid, not {options.scorer}")
     lexicon = lexicon or Lexicon.default()
     search = _RequestSearch(engine, request, options, lexicon, boosts or {})
-    asked = enumerate(request.queries[: options.max_queries])
-    return join_answers([search.answer(text, place) for place, text in asked], request.queries)
+    queries, is_cut = read_queries(request.queries[: options.max_queries])
+    answers = [search.answer(text, place) for place, text in enumerate(queries)]
+    return join_answers(answers, request.queries, is_cut=is_cut)
 
 
 @dataclass(frozen=True, slots=True)

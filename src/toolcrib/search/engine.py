@@ -28,7 +28,7 @@ from toolcrib.search.scorers.points import popular_tools
 from toolcrib.search.segment import Bools
 from toolcrib.search.signals import request_text
 from toolcrib.search.telling import telling_part
-from toolcrib.search.text import ParsedQuery, parse_query
+from toolcrib.search.text import CUT_NOTE, ParsedQuery, parse_query, read_queries
 from toolcrib.types import Detail, Filters, Hit, SearchReply, SearchRequest, Tool
 
 Floats = npt.NDArray[np.float32]
@@ -66,20 +66,25 @@ def search(
     allowed = _allowed_tools(view, request.filters)
     lexicon = lexicon or Lexicon.default()
     task = SearchTask(view, allowed, limit, request, options, lexicon, boosts or {}, embedded, past)
-    queries = request.queries[: options.max_queries]
+    queries, is_cut = read_queries(request.queries[: options.max_queries])
     answers = [_answer(task, text, place) for place, text in enumerate(queries)]
-    return join_answers(answers, request.queries, complete=complete)
+    return join_answers(answers, request.queries, is_cut=is_cut, complete=complete)
 
 
-def join_answers(answers: Sequence["QueryAnswer"], asked: Sequence[str], *, complete: bool = True) -> SearchReply:
-    """Join the answers to the first of the queries asked; the note mentions the others."""
+def join_answers(
+    answers: Sequence["QueryAnswer"], asked: Sequence[str], *, is_cut: bool = False, complete: bool = True
+) -> SearchReply:
+    """Join the answers to the first of the queries asked; the note mentions the others.
+
+    It also says so if the last of these was not read to its end (`is_cut`).
+    """
     queries = asked[: len(answers)]
     return _new_reply(
         hits=tuple(chain.from_iterable([answer.hits for answer in answers])),
         total=sum([answer.total for answer in answers]),
         unmatched=tuple(dict.fromkeys(chain.from_iterable([answer.unmatched for answer in answers]))),
         nearest=tuple(dict.fromkeys(chain.from_iterable([answer.nearest for answer in answers]))),
-        note=_search_note(answers if complete else (), queries, len(asked) - len(queries)),
+        note=_search_note(answers if complete else (), queries, len(asked) - len(queries), is_cut=is_cut),
     )
 
 
@@ -123,7 +128,8 @@ def request_texts(
     if index.model.embedder is None or options.scorer != "hybrid":
         return ()
     view, table = index.view(mask, overlay), index.model.table
-    texts = [part for text in request.queries[: options.max_queries] for part in (text, telling_part(text, table))]
+    read, _ = read_queries(request.queries[: options.max_queries])
+    texts = [part for text in read for part in (text, telling_part(text, table))]
     queries = [query for text in texts if (query := parse_query(text)).words]
     return tuple(
         dict.fromkeys([request_text(query, match_terms(view, query, table, lexicon, options)) for query in queries])
@@ -198,7 +204,7 @@ def _first_by_id(view: IndexView, allowed: Sequence[Bools], limit: int) -> tuple
     return total, [(number, position) for _, number, position in listed[:limit]]
 
 
-def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: int) -> str:
+def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: int, *, is_cut: bool) -> str:
     """Say what to try next, and for which of several queries."""
     many = len(answers) > 1
     notes = []
@@ -206,6 +212,8 @@ def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: 
     for advice in dict.fromkeys(filter(None, given)):
         about = [f'"{text[:_MAX_QUOTED]}"' for text, own in zip(texts, given, strict=True) if own == advice]
         notes.append(f"{', '.join(about)}: {advice[0].lower()}{advice[1:]}" if many else advice)
+    if is_cut:
+        notes.append(CUT_NOTE)
     if skipped:
         notes.append(f"The last {skipped} queries were left out: ask them separately.")
     return " ".join(notes)

@@ -222,13 +222,19 @@ def _shown_words(token: str) -> tuple[tuple[str, AnalyzedWord], ...]:
 _SHOWN = WordMemo(_shown_words, 16_384)
 
 _MAX_QUERY = 8_000
-"""Characters of a query that are read; the rest is ignored."""
+"""Characters of a request's queries that are read; the rest is ignored."""
 
 _MAX_CACHED_QUERY = 1_000
 """Longer queries are not cached. The cache pays off because one request parses the same text in several places."""
 
-_MAX_TERMS = 256
-"""Words of a query that are used."""
+MAX_QUERY_WORDS = 256
+"""Distinct words of a request's queries that are read."""
+
+CUT_NOTE = f"The query is too long: only its first words were read, {MAX_QUERY_WORDS} different ones at most."
+"""What a reply says about a query of which a part was not read."""
+
+_MAX_WORDS_A_CHARACTER = 3
+"""A character in a script without spaces can be a word, begin a pair, and begin a word of the glossary."""
 
 _MAX_NAME_WORDS = 6
 """Consecutive words that are tried as a whole name."""
@@ -311,15 +317,53 @@ class ParsedQuery(NamedTuple):
         return QueryTerm(WHOLE_NAME + name, name, shown, places, is_name=True, is_explicit=spelt)
 
 
+def read_queries(queries: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """Return the part of a request's queries that is read, and whether it leaves any text of these queries out.
+
+    That is at most 8,000 characters and 256 distinct words of all queries together. Queries after the last one that is
+    read are not returned.
+
+    >>> parts, is_cut = read_queries([" ".join(f"w{number}" for number in range(9_999)), "list the open issues"])
+    >>> len(parts), len(parse_query(parts[0]).words), is_cut
+    (1, 255, True)
+    """
+    if sum(map(len, queries)) * _MAX_WORDS_A_CHARACTER <= MAX_QUERY_WORDS:
+        return tuple(queries), False
+    seen: set[str] = set()
+    parts: list[str] = []
+    left = _MAX_QUERY
+    for query in queries:
+        if not left or len(seen) >= MAX_QUERY_WORDS:
+            break
+        part = _readable_part(query[:left], seen)
+        left -= len(part)
+        if part.strip() or part == query:
+            parts.append(part)
+        if part != query:
+            return tuple(parts), True
+    return tuple(parts), False
+
+
+def _readable_part(text: str, seen: set[str]) -> str:
+    """The beginning of a text up to the word with which `seen` has too many; adds the words before it."""
+    for token in TOKEN.finditer(text):
+        is_first = not seen
+        seen.update([word.text for word in analyze_token(token[0])])
+        if len(seen) > MAX_QUERY_WORDS:
+            # One token can hold many words. A query without words would list every tool, so some of it is read.
+            return text[: token.start() + (MAX_WORD if is_first else 0)]
+    return text
+
+
 def parse_query(text: str) -> ParsedQuery:
-    """Parse a query. Only its first 8,000 characters count.
+    """Parse a query, as far as `read_queries` reads it alone.
 
     >>> [term.stem for term in parse_query("list the open issues").terms]
     ['list', 'open', 'issu']
     >>> parse_query("Find a flight to Oslo, then book a hotel").clauses
     (('find', 'a', 'flight', 'to', 'oslo'), ('then', 'book', 'a', 'hotel'))
     """
-    return _parse_cached(text) if len(text) <= _MAX_CACHED_QUERY else _parse(text[:_MAX_QUERY])
+    return _parse_cached(text) if len(text) <= _MAX_CACHED_QUERY else _parse(text)
 
 
 _ReadWord = tuple[int, int, str, AnalyzedWord]
@@ -327,6 +371,7 @@ _ReadWord = tuple[int, int, str, AnalyzedWord]
 
 
 def _parse(text: str) -> ParsedQuery:
+    text = read_queries((text,))[0][0]
     typed = tuple(TOKEN.findall(text))
     starts = _TokenStarts(text, typed)
     longest = max(map(len, typed), default=0)
@@ -334,7 +379,7 @@ def _parse(text: str) -> ParsedQuery:
         (place, place, shown, word)
         for place, words in enumerate(map(_SHOWN.__getitem__, typed))
         for shown, word in words
-    ][:_MAX_TERMS]
+    ]
     sequence = tuple([(place, word[0]) for place, _, _, word in read])
     literals = find_literals(text) if longest >= MIN_HASH or may_have_literals(text, typed) else []
     values = _value_places(text, typed, starts)

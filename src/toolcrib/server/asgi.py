@@ -60,6 +60,7 @@ from toolcrib.server.auth import (
 from toolcrib.server.context import (
     OVERRIDING_KEY,
     PROVIDERS_KEY,
+    REFUSALS_KEY,
     body_too_large,
     capture_request_scope,
     error_response,
@@ -582,9 +583,15 @@ class ErrorMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start: Message | None = None
+        refusals: list[tuple[int, dict[str, str]]] = []
 
         async def send_explained(message: Message) -> None:
             nonlocal start
+            if refusals and message["type"] == "http.response.start":
+                status, more = refusals[0]
+                lines = [(name.lower().encode(), value.encode()) for name, value in more.items()]
+                await send({**message, "status": status, "headers": [*message["headers"], *lines]})
+                return
             if message["type"] == "http.response.start" and message["status"] in self._errors:
                 start = message  # the body decides whether to replace this response
                 return
@@ -598,7 +605,7 @@ class ErrorMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_explained)
+            await self._app({**scope, REFUSALS_KEY: refusals}, receive, send_explained)
         except NotStarted:
             await error_response(503, _NOT_RUNNING, headers={"Retry-After": "1"})(scope, receive, send)
 

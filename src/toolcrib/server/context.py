@@ -11,13 +11,21 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast, get_args
 
 import mcp_types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY, InputResponseRequestParams
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LOG_LEVEL_META_KEY,
+    ErrorData,
+    InputResponseRequestParams,
+)
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -30,6 +38,7 @@ from toolcrib.errors import (
     InvalidRequest,
     NotAuthenticated,
     NotFound,
+    RateLimited,
     ToolcribError,
     UpstreamError,
 )
@@ -442,6 +451,30 @@ def error_response(
     if (after_s := error.data.get("retry_after_s")) is not None:
         headers = {"Retry-After": str(math.ceil(after_s)), **(headers or {})}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": content}, status_code=status, headers=headers)
+
+
+REFUSALS_KEY: Final = "toolcrib.refusals"
+"""ASGI scope key: a list that gets the HTTP status and the headers of a request's refusal, for its response."""
+
+
+def note_refusal(request: RequestContext, error: MCPError) -> None:
+    """Note the status of a request that was refused because its caller asks too much.
+
+    Only for clients of 2026-07-28: older ones take the status for the end of their session, and read the error alone.
+    """
+    http = request.request
+    if http is None or not is_modern(request.protocol_version) or (found := refusal_status(error.error)) is None:
+        return
+    http.scope.get(REFUSALS_KEY, []).append(found)
+
+
+def refusal_status(error: ErrorData) -> tuple[int, dict[str, str]] | None:
+    """The HTTP status and headers of the response to a request that a limit refused; None for another error."""
+    if not isinstance(error.data, dict) or error.data.get("code") != RateLimited.code:
+        return None
+    details = error.data["details"]
+    status = HTTPStatus.SERVICE_UNAVAILABLE if details.get("of") == "all" else HTTPStatus.TOO_MANY_REQUESTS
+    return status, {"Retry-After": str(math.ceil(details["retry_after_s"]))}
 
 
 def body_too_large(options: HttpOptions, size: int | None = None) -> InvalidRequest:

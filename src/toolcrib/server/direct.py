@@ -43,6 +43,7 @@ from toolcrib.server.context import (
     RequestContext,
     forwarded_capabilities,
     forwarded_meta,
+    refusal_status,
     to_context,
 )
 from toolcrib.server.handlers import ToolServer, error_outcome, outcome_of
@@ -267,8 +268,9 @@ class DirectMethods:
 
     async def respond(self, request: DirectRequest, send: Send) -> None:
         """Answer a request as an ASGI app does."""
-        status, body, _ = await self.answer(request)
+        status, body, lines = await self.answer(request)
         headers = [(b"content-length", b"%d" % len(body)), (b"content-type", _JSON)]
+        headers += [(name, value) for name, _, value in (line.partition(b": ") for line in lines.splitlines())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -280,7 +282,9 @@ class DirectMethods:
             outcome = outcome_of(result)
         except Exception as error:  # noqa: BLE001 - as the SDK does
             outcome, failed = error_outcome(error), modern_error_data(error)
-            return PlainAnswer(ERROR_CODE_HTTP_STATUS.get(failed.code, _OK), _error_body(request.request_id, failed))
+            status, headers = refusal_status(failed) or (ERROR_CODE_HTTP_STATUS.get(failed.code, _OK), {})
+            lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items()).encode()
+            return PlainAnswer(status, _error_body(request.request_id, failed), lines)
         else:
             return PlainAnswer(_OK, body)
         finally:

@@ -26,7 +26,7 @@ from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamErro
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.gateway.view import ResolvedTool
-from toolcrib.resources.listing import DocumentKind, ListedDocument
+from toolcrib.resources.listing import DocumentCollection, DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.auth import ask_for_scopes
 from toolcrib.server.context import (
@@ -35,6 +35,7 @@ from toolcrib.server.context import (
     as_mcp_errors,
     as_server_errors,
     detach,
+    note_refusal,
     server_error,
     to_call_context,
     to_context,
@@ -230,7 +231,11 @@ def _where_applicable(rules: Sequence[_Rule]) -> ServerMiddleware[Any]:
         for applies, middleware in innermost_first:
             if applies(ctx):
                 call_next = _bound(middleware, call_next)
-        return await call_next(ctx)
+        try:
+            return await call_next(ctx)
+        except MCPError as error:
+            note_refusal(ctx, error)
+            raise
 
     return run
 
@@ -431,7 +436,7 @@ class ResourceHandlers:
     ) -> HandlerResult:
         """One page of `prompts/list`, `resources/list` or `resources/templates/list`."""
         ctx = to_context(request)
-        part = await as_mcp_errors(isolate(partial(self._page, ctx, kind, params.cursor)))
+        part = await as_mcp_errors(isolate(partial(self._page, ctx, kind, request.method, params.cursor)))
         entries = [document.entry for document in part.items]
         if PATH_META in ctx.meta and self._gateway.gateway_id:
             entries = [_with_via(entry, self._gateway.gateway_id) for entry in entries]
@@ -442,11 +447,11 @@ class ResourceHandlers:
             result |= {"resultType": "complete", "cacheScope": "private", "ttlMs": _LIST_TTL_MS}
         return result
 
-    async def _page(self, ctx: Context, kind: DocumentKind, cursor: str | None) -> Page[ListedDocument]:
-        collection = await self._resources.collection(ctx)
-        documents = tuple(collection.listed(kind).values())
-        sizes = [document.size for document in documents]
-        return page(documents, view_version=collection.digests[kind], cursor=cursor, sizes=sizes, max_size=_PAGE_BYTES)
+    async def _page(self, ctx: Context, kind: DocumentKind, method: str, cursor: str | None) -> Page[ListedDocument]:
+        admission = self._gateway.admission
+        async with admission.admitted(ctx, method):
+            collection = await self._resources.collection(ctx)
+            return await admission.queue.run(ctx.caller, partial(_page_of, collection, kind, cursor))
 
     async def get(self, request: RequestContext, params: mcp_types.GetPromptRequestParams) -> HandlerResult:
         """`prompts/get`."""
@@ -474,6 +479,12 @@ class ResourceHandlers:
     async def roots_changed(self, request: RequestContext, params: mcp_types.NotificationParams) -> None:  # noqa: ARG002 - SDK handler
         """`notifications/roots/list_changed`: forward it to the servers that the session uses."""
         self._resources.roots_changed(replace(detach(to_context(request)), client=IdleClient(request)))
+
+
+def _page_of(collection: DocumentCollection, kind: DocumentKind, cursor: str | None) -> Page[ListedDocument]:
+    documents = tuple(collection.listed(kind).values())
+    sizes = [document.size for document in documents]
+    return page(documents, view_version=collection.digests[kind], cursor=cursor, sizes=sizes, max_size=_PAGE_BYTES)
 
 
 async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolResult]]) -> HandlerResult:

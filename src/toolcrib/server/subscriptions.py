@@ -1,8 +1,8 @@
 """Requests about notifications: subscriptions to resources and lists, log levels, and `subscriptions/listen`."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -75,6 +75,7 @@ class SubscriptionHandlers:
         self._changes = changes
         self._dormant = dormant
         self._end_gateway_session = gateway.end_session
+        self._admission = gateway.admission
         self._resources = resources = gateway.resources
         self._fingerprints: Mapping[str, FingerprintList | None] = {
             "tools": None,
@@ -162,6 +163,13 @@ class SubscriptionHandlers:
         await self._resources.subscribed_uris.add(ctx.caller, session.id, params.uri)
         return mcp_types.EmptyResult()
 
+    @asynccontextmanager
+    async def _admitted(self, ctx: Context, method: str) -> AsyncIterator[None]:
+        """Subscribe inside, if the caller's limits allow that. Raises `MCPError` otherwise."""
+        async with AsyncExitStack() as stack:
+            await as_mcp_errors(stack.enter_async_context(self._admission.admitted(ctx, method)))
+            yield
+
     async def _watch_once(self, session: _SessionSubscriptions, ctx: Context, uri: str) -> None:
         if uri in session.watched:
             return
@@ -233,16 +241,19 @@ class SubscriptionHandlers:
         acknowledged, ctx, wanted = anyio.Event(), detach(to_context(request)), params.notifications
         queue = NotificationQueue(stream.send_update)
         with ExitStack() as stack:
-            kinds = [kind for kind in await self._list_kinds(ctx) if getattr(wanted, f"{kind}_list_changed") is True]
-            subscribers = [
-                await self._subscribe_stream(stack, ctx, partial(stream.notify, kind), acknowledged, kind)
-                for kind in kinds
-            ]
-            # Without any list, one silent subscriber still counts against the quota and ends with the server.
-            subscribers = subscribers or [
-                await self._subscribe_stream(stack, ctx, _no_notification, acknowledged, "tools")
-            ]
-            uris = await self._watch_all(stack, ctx, wanted.resource_subscriptions or (), queue)
+            async with self._admitted(ctx, request.method):
+                kinds = [
+                    kind for kind in await self._list_kinds(ctx) if getattr(wanted, f"{kind}_list_changed") is True
+                ]
+                subscribers = [
+                    await self._subscribe_stream(stack, ctx, partial(stream.notify, kind), acknowledged, kind)
+                    for kind in kinds
+                ]
+                # Without any list, one silent subscriber still counts against the quota and ends with the server.
+                subscribers = subscribers or [
+                    await self._subscribe_stream(stack, ctx, _no_notification, acknowledged, "tools")
+                ]
+                uris = await self._watch_all(stack, ctx, wanted.resource_subscriptions or (), queue)
             await stream.acknowledge(kinds, uris)
             acknowledged.set()
             async with anyio.create_task_group() as group:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from toolcrib.checks import Constraint, Count, Natural, Seconds, Share, whole_from
+from toolcrib.checks import Constraint, Count, Natural, PositiveShare, Seconds, Share, whole_from
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptions, engine_problem
@@ -209,6 +209,9 @@ class CallsTable(Table):
     deadline_s: Seconds | None = None
     rate: RateOptions | None = None
     tool_rates: dict[Pattern, RateOptions] = Field(default_factory=dict)
+    search_rate: RateOptions | None = None
+    search_queue: Count | None = None
+    search_share: PositiveShare | None = None
     breaker: BreakerOptions | None = None
     retry: RetryOptions | None = None
     cache: CacheTable | None = None

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -65,7 +66,7 @@ class DynamicSurface:
         meta = MetaTools(port, guard=self._guard(ctx), turn=lambda: session.turn)
         answer = await meta.run(name, arguments)
         if port.note and answer["success"] is True:
-            answer = {**answer, "note": port.note}
+            answer = {**answer, "note": f"{answer.get('note', '')} {port.note}".strip()}
         result = port.result
         if result is not None and result.kind == "input_required":
             return result
@@ -100,6 +101,7 @@ class GatewayPort:
         """The whole result of the last call."""
         self.note = ""
         """What the last list or search says about servers that are still starting."""
+        self._is_admitted = False
 
     async def list(self, limit: int) -> ToolPage:
         """The first tools, by id."""
@@ -130,12 +132,20 @@ class GatewayPort:
 
     async def schema(self, name: str) -> Object:
         """The tool as an OpenAI function definition, under a name that `call` accepts."""
-        found = await self._gateway.find(self._ctx, name)
+        async with self._admitted(name):
+            found = await self._gateway.find(self._ctx, name)
         if self._gateway.definitions is not None:
             cost = self._replies.hits.definition_cost(found.tool)
             self._gateway.definitions.tools_shown({found.tool.namespace: cost})
         tool = replace(found.tool, input_schema=compact(found.tool.input_schema))
         return chat_tool(tool, name=found.wire_name)
+
+    def _admitted(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Admit a description; several of one request count once."""
+        if self._is_admitted:
+            return nullcontext()
+        self._is_admitted = True
+        return self._gateway.admission.admitted(self._ctx, "describe", name)
 
     async def call(self, name: str, given: Any, loose: Object) -> Envelope:
         """Call a tool, and wrap its result in an envelope."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
@@ -193,14 +194,20 @@ class ToolFacade:
         return frozenset(self._handlers)
 
     async def page(self, ctx: Context, cursor: str | None = None) -> Page[ListedTool]:
-        """One page of the list. Raises `StaleCursor`.
+        """One page of the list. Raises `StaleCursor` and `RateLimited`.
 
         A session's first list of all tools waits for servers that are still starting; a list of meta-tools never does.
         """
-        if self._everything(ctx):
-            await self._gateway.first_list.wait(ctx)
-        view = await self._gateway.view(ctx)
-        meta, named = await self._meta_tools(ctx, view), self._native_tools(ctx, view)
+        admission = self._gateway.admission
+        async with admission.admitted(ctx, "tools/list"):
+            if self._everything(ctx):
+                await self._gateway.first_list.wait(ctx)
+            view = await self._gateway.view(ctx)
+            meta = await self._meta_tools(ctx, view)
+            return await admission.queue.run(ctx.caller, partial(self._page, ctx, view, meta, cursor))
+
+    def _page(self, ctx: Context, view: View, meta: Sequence[ListedTool], cursor: str | None) -> Page[ListedTool]:
+        named = self._native_tools(ctx, view)
         if cursor is None and self._gateway.definitions is not None:
             self._gateway.definitions.tools_listed(view, meta, named)
         entries = [*meta, *named]

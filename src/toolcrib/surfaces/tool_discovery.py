@@ -62,7 +62,8 @@ class ToolDiscoveryService:
     """Browse servers, their tools, one tool, and one response. Each step returns text and structured content.
 
     Servers and tools are given by their identifiers in any script language, or by their own names. Raises errors as
-    `Gateway` does; errors for unknown names list the existing ones.
+    `Gateway` does; errors for unknown names list the existing ones. Each step but a call counts as a search, and may
+    raise `RateLimited`.
     """
 
     def __init__(
@@ -87,6 +88,10 @@ class ToolDiscoveryService:
 
     async def list_servers(self) -> ToolResult:
         """The servers and their identifiers; failed ones with the reason."""
+        async with self._gateway.admission.admitted(self._ctx, "list"):
+            return await self._list_servers()
+
+    async def _list_servers(self) -> ToolResult:
         await self._gateway.first_search.wait(self._ctx)
         grouped, statuses = await self._tools_by_server()
         pages = await self._described(self._pages(grouped, statuses), statuses)
@@ -94,7 +99,8 @@ class ToolDiscoveryService:
 
     async def list_server_tools(self, server: str) -> ToolResult:
         """The tools of a server, one line each. Raises `BackendNotFound` and `ServerUnavailable`."""
-        grouped, page = await self._server(server)
+        async with self._gateway.admission.admitted(self._ctx, "list"):
+            grouped, page = await self._server(server)
         tools_by_name = grouped.listed[page.name]
         identifiers_by_tool = self._identifiers(tools_by_name)
         tools = [(tools_by_name[name], identifiers_by_tool[name]) for name in sorted(tools_by_name)]
@@ -115,7 +121,8 @@ class ToolDiscoveryService:
 
     async def get_tool_details(self, server: str, tool: str) -> ToolResult:
         """How to call a tool. Raises `BackendNotFound`, `ServerUnavailable` and `ToolNotFound`."""
-        page, found, names = await self._tool(server, tool)
+        async with self._gateway.admission.admitted(self._ctx, "describe", f"{server}:{tool}"):
+            page, found, names = await self._tool(server, tool)
         calls = placeholder_calls(page.identifiers, names, found.input_schema)
         shape = await self._gateway.result_shapes.get(self._ctx, found)
         entry: dict[str, Any] = {
@@ -161,7 +168,8 @@ class ToolDiscoveryService:
 
     async def summary(self, server: str | None = None) -> ToolResult:
         """Tool counts of one server or of all. Raises `BackendNotFound`."""
-        grouped, statuses = await self._tools_by_server()
+        async with self._gateway.admission.admitted(self._ctx, "list"):
+            grouped, statuses = await self._tools_by_server()
         pages = self._pages(grouped, statuses)
         chosen = pages if server is None else [(await self._server(server))[1]]
         rows = [_server_counts(page, grouped.listed.get(page.name, {}).values()) for page in chosen]
