@@ -111,6 +111,41 @@ async def test_guessing_is_slowed_down_for_the_address_that_guesses() -> None:
     assert session.caller.id == "ann"
 
 
+@pytest.mark.parametrize(
+    ("scheme", "proxies", "forwarded", "secure"),
+    [
+        ("http", (), None, False),
+        ("https", (), None, True),
+        ("http", ("127.0.0.0/8",), "https", True),
+        ("http", ("127.0.0.0/8",), "HTTPS", True),
+        ("https", ("127.0.0.0/8",), "http", False),
+        ("http", ("127.0.0.0/8",), None, False),
+        ("http", ("10.0.0.0/8",), "https", False),
+        ("http", (), "https", False),
+    ],
+)
+async def test_the_cookies_of_a_session_and_of_an_attempt_follow_the_scheme_that_the_person_uses(
+    scheme: str, proxies: tuple[str, ...], forwarded: str | None, *, secure: bool
+) -> None:
+    headers = {} if forwarded is None else {"x-forwarded-proto": forwarded}
+    app = console_app(tokens=TOKENS, http={"trusted_proxies": proxies})
+    async with Browser(app, headers=headers) as browser:
+        browser.base_url = httpx2.URL(f"{scheme}://{ADDRESS}")
+        given = (await browser.post("/sign-in", data={"token": PERSON})).headers["set-cookie"]
+        assert ("; Secure" in given) is secure
+        assert "HttpOnly" in given
+        assert "SameSite=strict" in given
+
+
+async def test_signing_out_of_a_mounted_console_takes_back_the_cookie_that_it_gave() -> None:
+    async with Browser(console_app(tokens=TOKENS), mount="/console") as browser:
+        given = (await browser.post("/console/sign-in", data={"token": PERSON})).headers["set-cookie"]
+        browser.remember((await browser.get("/console/")).text)
+        taken = (await browser.submit("/console/sign-out")).headers["set-cookie"]
+        paths = [re.search(r"; Path=([^;]*)", cookie) for cookie in (given, taken)]
+        assert [found and found[1] for found in paths] == ["/console", "/console"]
+
+
 async def test_a_session_ends_at_sign_out_after_its_time_and_when_the_tokens_change() -> None:
     now = 0.0
     tokens: tuple[Token, ...] = TOKENS

@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import anyio
@@ -286,7 +286,7 @@ class Console(AsgiApp):
                 return self._turn_away(request)
             response = await self._answer(handler, request, session)
             if cookie is not None:
-                self._set_cookie(request, response, cookie)
+                self._open_session(request, response, cookie)
             return response
 
         return endpoint
@@ -355,7 +355,7 @@ class Console(AsgiApp):
         except ToolcribError as error:
             return await self._sign_in_page(request, str(error), _sign_in_status(error))
         response = RedirectResponse(_local_page(request, form.get("next", "/")), status_code=303)
-        self._set_cookie(request, response, cookie)
+        self._open_session(request, response, cookie)
         return response
 
     async def _begin_oidc(self, request: Request) -> Response:
@@ -369,14 +369,7 @@ class Console(AsgiApp):
             return await self._sign_in_page(request, str(error), 401)
         response = RedirectResponse(url, status_code=303)
         # Not strict: the issuer's page leads back here.
-        response.set_cookie(
-            _ATTEMPT_COOKIE,
-            attempt,
-            max_age=int(ATTEMPT_S),
-            httponly=True,
-            samesite="lax",
-            secure=base.startswith("https"),
-        )
+        self._set_cookie(request, response, _ATTEMPT_COOKIE, attempt, lasts_s=ATTEMPT_S, samesite="lax")
         return response
 
     async def _finish_oidc(self, request: Request) -> Response:
@@ -391,19 +384,31 @@ class Console(AsgiApp):
         values = {"title": "Signed in", "next": _local_page(request, wanted)}
         response = await self._render(request, None, ConsolePage("signed_in.html", values))
         response.headers["refresh"] = f"0; url={quote(values['next'], safe=_URL_CHARS)}"
-        self._set_cookie(request, response, session)
-        response.delete_cookie(_ATTEMPT_COOKIE)
+        self._open_session(request, response, session)
+        response.delete_cookie(_ATTEMPT_COOKIE, path=_cookie_path(request))
         return response
 
-    def _set_cookie(self, request: Request, response: Response, value: str) -> None:
+    def _open_session(self, request: Request, response: Response, cookie: str) -> None:
+        self._set_cookie(request, response, _cookie_name(request), cookie, lasts_s=self.parts.options.session_s)
+
+    def _set_cookie(
+        self,
+        request: Request,
+        response: Response,
+        name: str,
+        value: str,
+        *,
+        lasts_s: float,
+        samesite: Literal["lax", "strict"] = "strict",
+    ) -> None:
         response.set_cookie(
-            _cookie_name(request),
+            name,
             value,
-            max_age=int(self.parts.options.session_s),
-            path=request.scope.get("root_path", "") or "/",
-            secure=request.url.scheme == "https",
+            max_age=int(lasts_s),
+            path=_cookie_path(request),
+            secure=self._address.scheme(request.scope) == "https",
             httponly=True,
-            samesite="strict",
+            samesite=samesite,
         )
 
     async def _sign_in_page(self, request: Request, problem: str, status: int) -> Response:
@@ -420,7 +425,7 @@ class Console(AsgiApp):
     async def _sign_out(self, visit: Visit) -> Response:
         await self._sessions.sign_out(visit.session)
         response = RedirectResponse(f"{visit.request.scope.get('root_path', '')}{_SIGN_IN}", status_code=303)
-        response.delete_cookie(_cookie_name(visit.request))
+        response.delete_cookie(_cookie_name(visit.request), path=_cookie_path(visit.request))
         return response
 
     # -- what is not a page ----------------------------------------------------------------------------------------
@@ -511,6 +516,11 @@ def _sign_in_status(error: ToolcribError) -> int:
 def _cookie_name(request: Request) -> str:
     """A name of this port's own: browsers send the cookies of a host to all its ports."""
     return f"toolcrib_console_{request.url.port or 0}"
+
+
+def _cookie_path(request: Request) -> str:
+    """Where the console is below its host: other apps there get none of its cookies."""
+    return request.scope.get("root_path", "") or "/"
 
 
 def _local_page(request: Request, wanted: str) -> str:

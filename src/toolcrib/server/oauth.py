@@ -329,11 +329,16 @@ class ExternalAddress:
         name, port = host.removesuffix(f":{host.rpartition(':')[2]}"), (scope.get("server") or ("", None))[1]
         if not named and port is not None and is_loopback(name):
             host = f"{name}:{port}"  # other ports of this machine are other servers
-        scheme = (_last(headers, "x-forwarded-proto").lower() if trusted else "") or str(scope.get("scheme", "http"))
+        scheme = self.scheme(scope)
         prefix = _last(headers, "x-forwarded-prefix").rstrip("/") if trusted else ""
         if scheme not in _DEFAULT_PORTS or not _PREFIX.fullmatch(prefix):
             return ""
         return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS[scheme])}{prefix}"
+
+    def scheme(self, scope: Scope) -> str:
+        """The scheme by which the client reached the first proxy that is trusted, or this server, in lower case."""
+        named = _last(Headers(scope=scope), "x-forwarded-proto") if self._is_trusted(scope) else ""
+        return (named or str(scope.get("scheme", "http"))).lower()
 
     def client(self, scope: Scope) -> str:
         """The address of the client, as a trusted proxy says if the request came from one; empty if it is unknown."""
