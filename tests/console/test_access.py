@@ -100,15 +100,28 @@ async def test_a_token_without_the_scope_and_a_guess_do_not_get_in(token: str, w
         assert (await browser.get("/")).status_code == 303
 
 
-async def test_guessing_is_slowed_down_for_the_address_that_guesses() -> None:
-    sessions = ConsoleSessions(MemoryStore(), StaticTokens(TOKENS), "console", clock=lambda: 1000.0)
-    for _ in range(10):
-        with pytest.raises(NotAuthenticated):
-            await sessions.sign_in("guess", "10.0.0.1")
-    with pytest.raises(RateLimited):
-        await sessions.sign_in(PERSON, "10.0.0.1")
-    _, session = await sessions.sign_in(PERSON, "10.0.0.2")
-    assert session.caller.id == "ann"
+async def test_wrong_tokens_from_an_address_are_soon_refused_unseen_and_a_right_one_always_gets_in() -> None:
+    now = 1000.0
+    sessions = ConsoleSessions(MemoryStore(), StaticTokens(TOKENS), "console", clock=lambda: now)
+
+    async def refused(token: str, peer: str) -> str:
+        with pytest.raises((NotAuthenticated, RateLimited)) as caught:
+            await sessions.sign_in(token, peer)
+        return str(caught.value)
+
+    first = [await refused("guess", "10.0.0.1") for _ in range(10)]
+    assert len(set(first)) == 1
+    assert "not valid" in first[0]
+    limited = [await refused(token, "10.0.0.1") for token in ("guess", "", AGENT)]
+    assert len(set(limited)) == 1
+    assert "Too many" in limited[0]
+    for peer in ("10.0.0.1", "10.0.0.2"):
+        _, session = await sessions.sign_in(PERSON, peer)
+        assert session.caller.id == "ann"
+    assert "not valid" in await refused("guess", "10.0.0.2")
+    assert "Too many" in await refused("guess", "10.0.0.1")
+    now += 61
+    assert "not valid" in await refused("guess", "10.0.0.1")
 
 
 @pytest.mark.parametrize(

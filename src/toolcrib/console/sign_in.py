@@ -102,22 +102,26 @@ def _attempt_of(cookie: str) -> _Attempt | None:
 
 
 class _FailedSignIns:
-    """Failed attempts to sign in by the address that they come from, which may soon try no more."""
+    """Failed attempts to sign in, by the address that they come from."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
+    def check(self, peer: str) -> None:
+        """Raise `RateLimited` if too many attempts from this address have failed in the last minute."""
+        failures = self._failures.get(peer, deque())
+        if len(failures) == _MAX_FAILURES and self._clock() - failures[0] < _WINDOW_S:
+            raise RateLimited("Too many failed attempts to sign in.", hint="Try again in a minute.")
+
     @contextlib.contextmanager
     def counted(self, peer: str) -> Iterator[None]:
-        """Count the attempt inside the context if it raises `NotAuthenticated`. Raises `RateLimited`."""
-        now, failures = self._clock(), self._failures.get(peer, deque())
-        if len(failures) == _MAX_FAILURES and now - failures[0] < _WINDOW_S:
-            raise RateLimited("Too many failed attempts to sign in.", hint="Try again in a minute.")
+        """Count the attempt inside the context if it raises `NotAuthenticated`; beyond the limit, `RateLimited`."""
         try:
             yield
         except NotAuthenticated:
-            self._failures.setdefault(peer, deque(maxlen=_MAX_FAILURES)).append(now)
+            self.check(peer)
+            self._failures.setdefault(peer, deque(maxlen=_MAX_FAILURES)).append(self._clock())
             if len(self._failures) > _MAX_PEERS:
                 self._failures.popitem(last=False)
             raise
@@ -205,7 +209,9 @@ class OidcSignIn:
             "redirect_uri": attempt.redirect_uri,
             "code_verifier": attempt.verifier,
         }
-        # Attempts that never reach the issuer cost nothing, and another site could make a browser send them.
+        # Attempts that never reach the issuer cost nothing, and another site could make a browser send them. Only the
+        # issuer knows a right code from a made-up one, so an address that makes some up may ask it no more for a while.
+        self._failures.check(peer)
         with self._failures.counted(peer):
             tokens = await self._tokens(issuer.options, form)
         claims = await self._id_claims(issuer, tokens)
@@ -386,7 +392,11 @@ class ConsoleSessions:
             )
 
     async def sign_in(self, token: str, peer: str = "") -> tuple[str, ConsoleSession]:
-        """Exchange a token for a session, and return its cookie. Raises `NotAuthenticated` or `RateLimited`."""
+        """Exchange a token for a session, and return its cookie. Raises `NotAuthenticated` or `RateLimited`.
+
+        A right token gets in whatever others at its address have tried: tokens are long and random, so guesses need no
+        limit to fail. The limit keeps a guesser from learning how its later guesses fail.
+        """
         with self._failures.counted(peer):
             return await self._open(await self._identify(token), token)
 
