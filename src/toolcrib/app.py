@@ -184,7 +184,7 @@ class App(ToolDecorator, ServableApp):
             saved_index=SavedIndex.of(self.settings.state.path, self.settings.origin, cache=cache),
             refused=self.telemetry.refused,
         )
-        self.telemetry.show_state(self.gateway, self.statuses)
+        self.telemetry.show_state(self.gateway, self.statuses, audit=self._audit_file)
         self.scripts = make_script_runner(
             self.gateway,
             limits=self.settings.limits,
@@ -594,4 +594,14 @@ class App(ToolDecorator, ServableApp):
         if isinstance(self.gateway.state, RemoteStore):
             status = self.gateway.state.status()
             more["state"] = "connected" if status.away_since is None else "away"
-        return self.running and not starting, {"servers": counts, "tools": len(live.snapshot.catalog), **more}
+        refusing = False
+        if self._audit_file is not None:
+            audit = self._audit_file.status()  # without the reason, which may name a file: anyone may ask
+            more["audit"] = "failing" if audit.reason else "written"
+            more |= {"audit_waiting": audit.waiting, "audit_lost": audit.lost}
+            refusing = bool(audit.reason) and self._audit_file.options.required
+        return self.running and not starting and not refusing, {
+            "servers": counts,
+            "tools": len(live.snapshot.catalog),
+            **more,
+        }

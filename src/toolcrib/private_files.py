@@ -7,6 +7,7 @@ there would change a file that another user chose, or be read by them. Every fun
 
 import errno
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from typing import BinaryIO, Final
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
 _OTHERS: Final = 0o077
+_LEAST_FREE: Final = 64 * 1024
+"""Bytes; a disk with fewer is about to be full."""
 _DATABASE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
 """What SQLite writes beside a database."""
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -108,6 +111,36 @@ def replacing(path: Path, mode: int = _FILE_MODE) -> Iterator[BinaryIO]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def problem_with(path: Path) -> str:
+    """Why a private file could not be made or written there, as far as that shows without doing so; empty if it could.
+
+    >>> problem_with(Path("/dev/null/file"))
+    '/dev/null is not a folder'
+    """
+    try:
+        about = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        place = next(place for place in path.absolute().parents if place.exists())
+        if not place.is_dir():
+            return f"{place} is not a folder"
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    else:
+        place = path
+        try:
+            _refuse_link(path, about)
+            _refuse_kind(about)
+            if os.name == "posix":
+                _refuse_owner(about)
+                _refuse_open_folder(path, about)
+        except OSError as error:
+            return error.strerror or type(error).__name__
+    if not os.access(place, os.W_OK):
+        return f"this user may not write {place}"
+    free = shutil.disk_usage(place).free
+    return "" if free >= _LEAST_FREE else f"the disk of {place} has only {free} bytes left"
 
 
 def _make_private(path: Path) -> None:

@@ -25,6 +25,7 @@ import anyio.to_thread
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.middleware.admission import CountRefusal
+from toolcrib.middleware.audit_file import AuditFile
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch, GatewayObserver, Observers
 from toolcrib.private_files import make_private_folder, open_private
@@ -173,12 +174,13 @@ class GatewayMetrics:
         *,
         breakers: Callable[[], Iterable[BreakerState]] = tuple,
         usage: UsageRecorder | None = None,
+        audit: AuditFile | None = None,
     ) -> None:
-        """Include the states of servers and breakers, the number of tools, and the tokens of their definitions.
+        """Include the states of servers, breakers and the audit file, and the number and tokens of tool definitions.
 
         They are read whenever the metrics are, in another thread than the event loop's.
         """
-        state = _State(statuses, tools, breakers, usage, self._library.metrics_core)
+        state = _State(statuses, tools, breakers, usage, audit, self._library.metrics_core)
         if self._workers is None:
             self.registry.register(state)
         else:
@@ -276,10 +278,16 @@ class Telemetry:
         """What counts refusals; None without metrics."""
         return None if self.metrics is None else self.metrics.refused
 
-    def show_state(self, gateway: Gateway, statuses: Callable[[], tuple[ServerStatus, ...]]) -> None:
-        """Let the metrics show the state of this gateway and its servers."""
+    def show_state(
+        self,
+        gateway: Gateway,
+        statuses: Callable[[], tuple[ServerStatus, ...]],
+        *,
+        audit: AuditFile | None = None,
+    ) -> None:
+        """Let the metrics show the state of this gateway, its servers and its audit file."""
         if self.metrics is not None:
-            self.metrics.show_state(statuses, self._catalog, breakers=gateway.breakers, usage=self.usage)
+            self.metrics.show_state(statuses, self._catalog, breakers=gateway.breakers, usage=self.usage, audit=audit)
 
     @asynccontextmanager
     async def running(self, group: anyio.abc.TaskGroup) -> AsyncIterator[None]:
@@ -326,6 +334,7 @@ class _State:
         tools: Callable[[], Sequence[Tool]],
         breakers: Callable[[], Iterable[BreakerState]],
         usage: UsageRecorder | None,
+        audit: AuditFile | None,
         core: Any,
     ) -> None:
         """`core` is the library's module `metrics_core`."""
@@ -334,6 +343,7 @@ class _State:
         self._tools = tools
         self._breakers = breakers
         self._usage = usage
+        self._audit = audit
         self._definitions = DefinitionTokens()
 
     def describe(self) -> Sequence[Any]:
@@ -351,6 +361,7 @@ class _State:
             self._by_label("toolcrib_definition_tokens", "Tokens of all tool definitions.", "namespace", at_rest),
             self._by_label("toolcrib_breakers", "Circuit breakers by state.", "state", _count_states(self._breakers())),
             *self._usage_metrics(),
+            *self._audit_metrics(),
         )
 
     def _usage_metrics(self) -> Sequence[Any]:
@@ -361,6 +372,18 @@ class _State:
             served.add_metric([name], tokens)
         saved = self._usage.saved_since_start
         return served, self._gauge(_SAVED, "Tokens that lists of all tools would take.", value=saved)
+
+    def _audit_metrics(self) -> Sequence[Any]:
+        if self._audit is None:
+            return ()
+        status = self._audit.status()
+        records = self._counter("toolcrib_audit_records", "Records of the audit file.", labels=["outcome"])
+        for outcome, count in (("written", status.written), ("lost", status.lost), ("refused", status.refused)):
+            records.add_metric([outcome], count)
+        waiting = self._gauge("toolcrib_audit_waiting", "Records that wait for the audit file.", value=status.waiting)
+        is_failing = float(bool(status.reason))
+        failing = self._gauge("toolcrib_audit_failing", "Whether the audit file cannot be written.", value=is_failing)
+        return records, waiting, failing
 
     def _by_label(self, name: str, text: str, label: str, values: Mapping[str, int]) -> Any:
         family = self._gauge(name, text, labels=[label])

@@ -680,13 +680,18 @@ def answering() -> Iterator[str]:
 
 def test_doctor_names_files_that_cannot_be_written(command: Command, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("not a folder")
-    calls = {"audit_file": {"path": "logs/audit.jsonl"}}
+    (tmp_path / "link.jsonl").symlink_to("precious")
+    calls = {"audit_file": {"path": "link.jsonl", "required": True}}
     file = settings({"calls": calls, "state": {"path": "plain/state.sqlite"}}, a=toolbox())
     ran = command("doctor", "-c", file)
     assert ran.code == 6
-    assert f"toolcrib.calls.audit_file: no call is recorded, because there is no folder {tmp_path}/logs" in ran.out
-    assert f"because {tmp_path}/plain/state.sqlite cannot be written" in ran.out
-    (tmp_path / "logs").mkdir()
+    said = " ".join(ran.out.split())
+    assert (
+        f"toolcrib.calls.audit_file: every call is refused, because {tmp_path}/link.jsonl cannot be written: "
+        "it is a link to precious" in said
+    )
+    assert f"because {tmp_path}/plain/state.sqlite cannot be written: {tmp_path}/plain is not a folder" in said
+    (tmp_path / "link.jsonl").unlink()
     (tmp_path / "plain").unlink()
     assert command("doctor", "-c", file).code == 0
 

@@ -18,7 +18,7 @@ from toolcrib.cli.main import app as command
 from toolcrib.errors import NotFound, SettingsError, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.audit import AuditEvent
-from toolcrib.middleware.audit_file import AuditFile, audit_files, verify_audit
+from toolcrib.middleware.audit_file import AuditFile, AuditGap, audit_files, verify_audit
 from toolcrib.middleware.options import AuditFileOptions, CallOptions
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
@@ -52,8 +52,13 @@ async def write(file: AuditFileOptions, count: int) -> None:
             log(event(number))
 
 
-def records(path: Path) -> list[dict[str, Any]]:
+def all_records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in audit_files(path) for line in file.read_text().splitlines()]
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The records of calls: without those of the begin and the end of a process."""
+    return [one for one in all_records(path) if one["kind"] == "call"]
 
 
 async def test_every_call_becomes_a_record_without_its_content(tmp_path: Path) -> None:
@@ -65,15 +70,16 @@ async def test_every_call_becomes_a_record_without_its_content(tmp_path: Path) -
                 await app.call("calc:subtract", {})
     found = records(path)
     assert [(one["number"], one["tool"], one["outcome"]) for one in found] == [
-        (1, "calc:add", "ok"),
-        (2, "calc:subtract", "tool_not_found"),
+        (2, "calc:add", "ok"),
+        (3, "calc:subtract", "tool_not_found"),
     ]
     assert "40" not in {str(value) for value in found[0].values()}
     assert path.stat().st_mode & 0o777 == 0o600
     report = verify_audit(path)
     assert report.is_whole
-    assert (report.records, report.first, report.last) == (2, 1, 2)
-    assert report.last_hash == found[1]["hash"]
+    assert (report.records, report.first, report.last) == (4, 1, 4)
+    assert report.last_hash == all_records(path)[-1]["hash"]
+    assert report.unended == ()
 
 
 async def test_equal_arguments_and_results_have_equal_digests_after_a_restart_with_the_same_key(tmp_path: Path) -> None:
@@ -163,7 +169,7 @@ async def test_a_chain_goes_on_over_restarts_and_files_and_old_files_are_removed
     assert 2 <= len(audit_files(path)) <= 3
     report = verify_audit(path)
     assert report.problems == ()
-    assert report.last == 48
+    assert report.last == 12 * 6
     assert report.first is not None
     assert report.first > 1
 
@@ -178,7 +184,8 @@ async def test_two_writers_of_one_file_make_one_chain(tmp_path: Path) -> None:
             await anyio.lowlevel.checkpoint()
     report = verify_audit(path)
     assert report.problems == ()
-    assert (report.records, report.last) == (100, 100)
+    assert (report.records, report.last) == (104, 104)
+    assert len(records(path)) == 100
 
 
 WRITER = """
@@ -224,12 +231,12 @@ async def test_a_writer_that_is_killed_leaves_a_chain_that_the_next_one_continue
 async def test_a_line_that_was_cut_short_is_accounted_for_by_the_next_record(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     await write(options(path), 2)
-    path.write_text(path.read_text() + '{"number":3,"prev')
+    path.write_text(path.read_text() + '{"number":5,"prev')
     assert verify_audit(path).cut_lines == 1
     await write(options(path), 1)
     report = verify_audit(path)
-    assert (report.problems, report.cut_lines, report.last) == ((), 1, 4)
-    path.write_text(path.read_text().replace('{"number":3,"prev\n', '{"number":3,"another\n'))
+    assert (report.problems, report.cut_lines, report.last) == ((), 1, 8)
+    path.write_text(path.read_text().replace('{"number":5,"prev\n', '{"number":5,"another\n'))
     assert not verify_audit(path).is_whole
 
 
@@ -254,9 +261,10 @@ async def test_a_full_disk_delays_records_and_leaves_no_half_of_one(
             await has_records(path, 1)
             log(event())
     report = verify_audit(path)
-    assert (report.problems, report.records, report.cut_lines) == ((), 2, 0)
+    assert (report.problems, report.records, report.cut_lines) == ((), 4, 0)
     assert [record.getMessage() for record in caplog.records] == [
-        f"the audit file {path} cannot be written: No space left on device"
+        f"the audit file {path} cannot be written: No space left on device",
+        f"the audit file {path} is written again",
     ]
 
 
@@ -268,9 +276,14 @@ async def test_calls_that_find_no_room_to_wait_are_counted(tmp_path: Path, monke
         log(event(number))
     async with log:
         await has_records(path, 3)
-        assert verify_audit(path).lost == 3
+        report = verify_audit(path)
+        assert report.lost == 4
+        assert report.gaps == (
+            AuditGap(record=3, events=4, first=1.0, last=4.0, reason="more calls came than could be written"),
+        )
+        assert not report.is_whole
         log(event(6))
-    assert (verify_audit(path).lost, verify_audit(path).last) == (3, 4)
+    assert (verify_audit(path).lost, verify_audit(path).last) == (4, 5)
 
 
 async def test_a_file_that_cannot_be_put_aside_goes_on_and_has_each_call_once(
@@ -285,9 +298,9 @@ async def test_a_file_that_cannot_be_put_aside_goes_on_and_has_each_call_once(
     async with AuditFile(options(path, max_bytes=1024)) as log:
         for number in range(8):
             log(event(number))
-            await has_records(path, number + 1)
+            await has_records(path, number + 2)
     report = verify_audit(path)
-    assert (report.problems, report.records) == ((), 8)
+    assert (report.problems, report.records) == ((), 10)
     assert [one["time"] for one in records(path)] == [float(number) for number in range(8)]
     assert caplog.text.count("no new file can be begun") == 1
 
@@ -310,10 +323,10 @@ async def test_a_line_that_was_cut_short_is_accounted_for_although_the_disk_was_
     monkeypatch.setattr(os, "write", full_once)
     async with AuditFile(options(path)) as log:
         log(event(2))
-        await has_records(path, 3)
+        await has_records(path, 6)
     report = verify_audit(path)
     assert refused
-    assert (report.problems, report.cut_lines, report.last) == ((), 1, 3)
+    assert (report.problems, report.cut_lines, report.last) == ((), 1, 7)
 
 
 async def test_the_log_of_the_program_gets_each_event_too(tmp_path: Path) -> None:
@@ -382,9 +395,8 @@ async def test_the_command_checks_a_log_and_digests_arguments_as_the_log_does(
     assert run("digest", '{"b": 2, "a": 40}') == (0, f"{record['arguments']}\n")
     code, said = run("verify", "--holds", record["hash"])
     assert code == 0
-    assert said == (
-        f"Whole: 1 record in 1 file, numbers 1 to 1.\nThe hash is in the log.\nLast hash: {record['hash']}\n"
-    )
+    last = all_records(path)[-1]["hash"]
+    assert said == f"Whole: 3 records in 1 file, numbers 1 to 3.\nThe hash is in the log.\nLast hash: {last}\n"
     path.write_text(path.read_text().replace("ann", "eve").replace("local", "remote"))
     code, said = run("verify", "--json")
     assert code == 6

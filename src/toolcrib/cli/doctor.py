@@ -23,6 +23,7 @@ from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, Toolcri
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import load_hook
 from toolcrib.gateway.policy import ByScopes, Patterns
+from toolcrib.private_files import problem_with
 from toolcrib.scripting.engines import NO_ENGINE
 from toolcrib.settings.env import search_paths
 from toolcrib.settings.loader import unknown_tools
@@ -236,18 +237,11 @@ def _check_pages(settings: Settings) -> Iterator[str]:
 def _check_files(settings: Settings) -> Iterator[str]:
     """Files that a gateway would write, and cannot."""
     audit, state = settings.gateway.calls.audit_file, settings.state.path
-    if audit is not None and not audit.path.parent.is_dir():
-        yield f"toolcrib.calls.audit_file: no call is recorded, because there is no folder {audit.path.parent}"
-    elif audit is not None and not _can_write(audit.path):
-        yield f"toolcrib.calls.audit_file: no call is recorded, because {audit.path} cannot be written"
-    if state is not None and not _can_write(state):
-        yield f"toolcrib.state: everything is kept in memory only, because {state} cannot be written"
-
-
-def _can_write(path: Path) -> bool:
-    """Whether a file can be written, or made together with its folders."""
-    place = next(place for place in (path, *path.absolute().parents) if place.exists())
-    return (place.is_file() if place == path else place.is_dir()) and os.access(place, os.W_OK)
+    if audit is not None and (problem := problem_with(audit.path)):
+        effect = "every call is refused" if audit.required else "no call is recorded"
+        yield f"toolcrib.calls.audit_file: {effect}, because {audit.path} cannot be written: {problem}"
+    if state is not None and (problem := problem_with(state)):
+        yield f"toolcrib.state: everything is kept in memory only, because {state} cannot be written: {problem}"
 
 
 async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:

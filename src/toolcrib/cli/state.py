@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 
 from toolcrib.cli.arguments import read_arguments
-from toolcrib.cli.output import UsageError, echo, echo_json, iso_time, pluralize, print_columns
+from toolcrib.cli.output import UsageError, echo, echo_json, iso_time, pluralize, print_columns, printable
 from toolcrib.errors import NotFound, SettingsError
 from toolcrib.middleware.audit import digest_key
 from toolcrib.middleware.audit_file import AuditReport, verify_audit
@@ -323,13 +323,22 @@ def _print_report(report: AuditReport) -> None:
     count = f"{pluralize(report.records, 'record')} in {pluralize(len(report.files), 'file')}"
     if report.records:
         count += f", numbers {report.first} to {report.last}"
-    echo(f"{'Broken' if report.problems else 'Whole'}: {count}.")
+    echo(f"{'Broken' if report.problems else 'Incomplete' if report.lost else 'Whole'}: {count}.")
     if report.first is not None and report.first > 1:
         echo(f"Records before number {report.first} are in files that are not here.")
     if report.cut_lines:
         echo(f"{pluralize(report.cut_lines, 'line')} cut short when a process ended.")
     if report.lost:
-        echo(f"{pluralize(report.lost, 'call')} not recorded while the file could not be written.")
+        echo(f"{pluralize(report.lost, 'call')} not recorded while the file could not be written:")
+    for gap in report.gaps:
+        when = f" from {iso_time(gap.first)} to {iso_time(gap.last)}" if gap.first else ""
+        why = f": {printable(gap.reason)}" if gap.reason else ""
+        echo(f"  {pluralize(gap.events, 'call')}{when}, before record {gap.record}{why}")
+    for one in report.unended:
+        echo(
+            f"The process {one.process}, which began with record {one.record} at {iso_time(one.since)}, has not ended: "
+            "if it no longer runs, its last calls may be missing."
+        )
     if report.held is not None:
         echo("The hash is in the log." if report.held else "The hash is not in the log.")
     if report.last_hash:

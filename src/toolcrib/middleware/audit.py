@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, NamedTuple
@@ -150,8 +150,13 @@ class AuditMiddleware:
         wall: Callable[[], float],
         key: bytes | None = None,
         digest_results: bool = False,
+        require: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`clock` is monotonic, `wall` since the epoch, both in seconds; `key` keys the digests, 16 to 64 bytes."""
+        """`clock` is monotonic, `wall` since the epoch, both in seconds; `key` keys the digests, 16 to 64 bytes.
+
+        `require` raises an error before a call that could not be recorded.
+        """
+        self._require = require
         self._sink = sink
         self._digest_results = digest_results
         self._clock = clock
@@ -161,6 +166,8 @@ class AuditMiddleware:
 
     async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         """Run the call and report how it ended."""
+        if self._require is not None:
+            await self._require()
         record, came, started = AuditRecord(outer=CURRENT_RECORD.get()), self._wall(), self._clock()
         token = CURRENT_RECORD.set(record)
         outcome, size, found = "cancelled", 0, ""

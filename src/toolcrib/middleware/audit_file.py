@@ -6,9 +6,12 @@ that is changed, left out or added breaks the chain; a new one cannot be made wi
 show is that its end was cut off: for that, note the last hash elsewhere, and look for it with
 `verify_audit(holds=...)`.
 
-Several processes may write to one file.
+Several processes may write to one file. Each begins its part with a record, and ends it with one, so that the log shows
+which process may have died with records that it had yet to write. Where calls could not be recorded, the next record
+says how many, when, and why.
 """
 
+import errno
 import hashlib
 import hmac
 import json
@@ -19,15 +22,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO, Final, Self
 
 import anyio
 import anyio.to_thread
 
-from toolcrib.errors import NotFound
+from toolcrib.errors import NotFound, StateUnavailable
 from toolcrib.middleware.audit import AuditEvent, AuditSink, log_sink
 from toolcrib.middleware.options import AuditFileOptions, CallOptions
 from toolcrib.private_files import open_private
@@ -45,6 +50,9 @@ _END: Final = len(_HASH_MEMBER) + _HASH_CHARS + len('"}')
 """Characters of a line that its hash does not cover."""
 _MAX_WAITING: Final = 10_000
 """Events that wait for the file; further ones are counted, and the count becomes a record."""
+_BATCH: Final = 256
+"""Records that are written in one step. Fewer are where there is no room for so many."""
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _MAX_TEXT: Final = 500
 """Characters of a value."""
 _MAX_TAIL: Final = 64 * 1024
@@ -53,6 +61,8 @@ _RETRY_S: Final = 1.0
 _STOP_S: Final = 5.0
 """How long the end of a program waits for the last records, in seconds."""
 _MAX_PROBLEMS: Final = 20
+_MAX_TIME: Final = 1e11
+"""Seconds since the epoch that a date can have."""
 
 
 def audit_files(path: Path) -> tuple[Path, ...]:
@@ -76,6 +86,46 @@ def _cut(value: str | float) -> str | float:
     return value[:_MAX_TEXT] if isinstance(value, str) else value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFileStatus:
+    """How an audit file is doing, since this process has begun to write it."""
+
+    written: int = 0
+    """Records in the file."""
+    waiting: int = 0
+    """Records that are yet to be written."""
+    lost: int = 0
+    """Calls that were not recorded, and never will be."""
+    refused: int = 0
+    """Calls that were refused because they could not be recorded."""
+    reason: str = ""
+    """Why the file cannot be written; empty while it can."""
+
+
+@dataclass(slots=True)
+class _Lost:
+    """Calls that found no room to wait."""
+
+    events: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+    def add(self, time_s: float) -> None:
+        self.first = self.first if self.events else time_s
+        self.last = time_s
+        self.events += 1
+
+    def record(self, now: float, reason: str) -> dict[str, Any]:
+        return {
+            "kind": "lost",
+            "time": now,
+            "events": self.events,
+            "from": self.first,
+            "to": self.last,
+            "reason": reason or "more calls came than could be written",
+        }
+
+
 class AuditFile:
     """Takes events, and writes them in a thread of its own. A file that cannot be written is tried again."""
 
@@ -88,9 +138,12 @@ class AuditFile:
         self._wall = wall
         self._key = None if options.key is None else options.key.encode()
         self._waiting: deque[dict[str, Any]] = deque()
-        self._lost = 0
+        self._lost = _Lost()
+        self._writer = ""
+        """Identifies this part of the log, once it has begun."""
         self._stopping = False
-        self._failing = False
+        self._written = self._all_lost = self._refused = 0
+        self._reason = ""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._chain = _Chain(options, self._key)
@@ -118,56 +171,140 @@ class AuditFile:
         """Write what waits, for a few seconds at most, and stop."""
         with self._changed:
             thread, self._thread, self._stopping = self._thread, None, True
-            self._changed.notify()
+            self._changed.notify_all()
         if thread is not None:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(thread.join, _STOP_S)
-        if missing := len(self._waiting) + self._lost:
-            logger.error("%d audit records could not be written to %s", missing, self.options.path)
+        with self._changed:
+            if missing := len(self._unwritten()) + self._lost.events:
+                logger.error("%d audit records could not be written to %s", missing, self.options.path)
+            if thread is not None and not thread.is_alive():
+                self._waiting.clear()
+                self._lost, self._writer = _Lost(), ""
 
     def __call__(self, event: AuditEvent) -> None:
         """Take an event. Never waits for the file."""
         values = {name: _cut(value) for name, value in event.to_object().items()}
         with self._changed:
             if len(self._waiting) >= _MAX_WAITING:
-                self._lost += 1
+                self._lost.add(event.time)
+                self._all_lost += 1
             else:
+                self._begin()
                 self._count_lost()
                 self._waiting.append({"kind": "call", **values})
-                self._changed.notify()
+                self._changed.notify_all()
         if self._sink is not None:
             self._sink(event)
 
+    def status(self) -> AuditFileStatus:
+        """How the file is doing. Any thread may ask."""
+        with self._changed:
+            return AuditFileStatus(
+                written=self._written,
+                waiting=len(self._waiting),
+                lost=self._all_lost,
+                refused=self._refused,
+                reason=self._reason,
+            )
+
+    async def require(self) -> None:
+        """Raise `StateUnavailable` unless a call can be recorded, as far as is known before it runs.
+
+        The first call waits until the file was written once.
+        """
+        if not self._written and self._thread is not None and not self._reason:
+            await anyio.to_thread.run_sync(self._wait_written, abandon_on_cancel=True)
+        if self._written and not self._reason and len(self._waiting) < _MAX_WAITING:
+            return
+        with self._changed:
+            self._refused += 1
+        raise StateUnavailable(
+            "No tool is run at the moment, because calls cannot be recorded.",
+            hint="Nothing was called. Try again later; the log of the gateway says why.",
+        )
+
+    def _wait_written(self) -> None:
+        with self._changed:
+            self._begin()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._written or self._reason or self._stopping, timeout=_STOP_S)
+
+    # -- what is written -----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Have it written that this process begins, once."""
+        if not self._writer:
+            self._writer = token_hex(8)
+            self._waiting.append(
+                {"kind": "started", "time": self._wall(), "writer": self._writer, "process": os.getpid()}
+            )
+
     def _count_lost(self) -> None:
         """Have the number of events that found no room written."""
-        if self._lost:
-            self._waiting.append({"kind": "lost", "time": self._wall(), "events": self._lost})
-            self._lost = 0
+        if self._lost.events:
+            self._waiting.append(self._lost.record(self._wall(), self._reason))
+            self._lost = _Lost()
 
     def _write(self) -> None:
+        most = _BATCH
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._stopping)
-                batch = list(self._waiting)
-                if not batch:
-                    break
+                batch = [*islice(self._waiting, most)]
+            if not batch:
+                break
             try:
                 self._chain.append(batch)
             except OSError as error:
-                if not self._failing:
-                    logger.error("the audit file %s cannot be written: %s", self.options.path, error.strerror)  # noqa: TRY400 - the reason says it all
-                self._failing = True
-                with self._changed:
-                    if self._stopping:
-                        break
-                    self._changed.wait_for(lambda: self._stopping, timeout=_RETRY_S)
+                if error.errno in _NO_ROOM and len(batch) > 1:
+                    most = len(batch) // 2  # there may be room for a part
+                elif self._wait_to_try_again(error):
+                    break
                 continue
-            self._failing = False
-            with self._changed:
-                for _ in batch:
-                    self._waiting.popleft()
-                self._count_lost()
+            most = min(_BATCH, 2 * most)
+            self._note_written(len(batch))
+        self._end()
         self._chain.close()
+
+    def _note_written(self, count: int) -> None:
+        with self._changed:
+            for _ in range(count):
+                self._waiting.popleft()
+            self._written += count
+            self._count_lost()
+            was, self._reason = self._reason, ""
+            self._changed.notify_all()
+        if was:
+            logger.warning("the audit file %s is written again", self.options.path)
+
+    def _wait_to_try_again(self, error: OSError) -> bool:
+        """Wait until the file should be tried again. Returns whether to stop instead."""
+        with self._changed:
+            was, self._reason = self._reason, error.strerror or type(error).__name__
+            self._changed.notify_all()
+            if not was:
+                logger.error("the audit file %s cannot be written: %s", self.options.path, self._reason)
+            if self._stopping:
+                return True
+            self._changed.wait_for(lambda: self._stopping, timeout=_RETRY_S)
+            return False  # also when it is to stop now: the disk may have room since the last attempt
+
+    def _end(self) -> None:
+        """Write that this process ends, and what it could not write: a short record may fit where many did not."""
+        with self._changed:
+            if not self._writer:
+                return
+            lost = replace(self._lost)
+            for one in self._unwritten():
+                lost.add(one["time"])
+            last = [lost.record(self._wall(), self._reason)] if lost.events else []
+            ended = {"kind": "ended", "time": self._wall(), "writer": self._writer}
+        with suppress(OSError):  # `__aexit__` logs how many are missing
+            self._chain.append([*last, ended])
+
+    def _unwritten(self) -> list[dict[str, Any]]:
+        return [one for one in self._waiting if one["kind"] == "call"]
 
 
 class _Chain:
@@ -303,6 +440,29 @@ def _read(line: bytes) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditGap:
+    """Calls that were not recorded. Times are seconds since the epoch, 0 in a log of an earlier version."""
+
+    record: int
+    """The number of the record that says so."""
+    events: int
+    first: float = 0.0
+    last: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditWriter:
+    """A process that writes to the log."""
+
+    record: int
+    """The number of its first record."""
+    process: int
+    since: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What the check of an audit log found."""
 
@@ -317,6 +477,10 @@ class AuditReport:
     """Lines that a crash cut short, and that the next record accounts for."""
     lost: int = 0
     """Calls that were not recorded while the file could not be written, by the log's own count."""
+    gaps: tuple[AuditGap, ...] = ()
+    """Where they are missing, the first 20 places."""
+    unended: tuple[AuditWriter, ...] = ()
+    """Processes that have begun to write, and not ended: they still run, or died, perhaps with unwritten records."""
     held: bool | None = None
     """Whether the hash that was asked for is in the chain; None if none was."""
     problems: tuple[str, ...] = ()
@@ -324,8 +488,8 @@ class AuditReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was changed, and the hash that was asked for is there."""
-        return not self.problems and self.held is not False
+        """Whether nothing was changed, no call is known to be missing, and the hash that was asked for is there."""
+        return not self.problems and not self.lost and self.held is not False
 
 
 def verify_audit(path: Path, *, key: str | None = None, holds: str | None = None) -> AuditReport:
@@ -368,6 +532,8 @@ class _Check:
     """The place and the hash of a line that is not a record."""
     cut_lines: int = 0
     lost: int = 0
+    gaps: list[AuditGap] = field(default_factory=list)
+    writers: dict[str, AuditWriter] = field(default_factory=dict)
     held: bool = False
     problems: list[str] = field(default_factory=list)
 
@@ -392,8 +558,28 @@ class _Check:
         self.first = record["number"] if self.first is None else self.first
         self.number, self.previous = record["number"], record["hash"]
         self.held = self.held or record["hash"] == self.holds
-        if record.get("kind") == "lost":
-            self.lost += int(record.get("events", 0))
+        self._note(record)
+
+    def _note(self, record: dict[str, Any]) -> None:
+        """Take what a record says of the log itself."""
+        match record:
+            case {"kind": "lost", "events": int(events)}:
+                self.lost += events
+                first, last = (_time(record.get(name)) for name in ("from", "to"))
+                self.gaps.append(
+                    AuditGap(
+                        record=record["number"],
+                        events=events,
+                        first=first,
+                        last=last,
+                        reason=str(record.get("reason", "")),
+                    )
+                )
+            case {"kind": "started", "writer": str(writer), "process": int(process)}:
+                since = _time(record.get("time"))
+                self.writers[writer] = AuditWriter(record=record["number"], process=process, since=since)
+            case {"kind": "ended", "writer": str(writer)}:
+                self.writers.pop(writer, None)
 
     def report(self, files: tuple[str, ...]) -> AuditReport:
         """What was found."""
@@ -407,6 +593,8 @@ class _Check:
             last_hash=self.previous,
             cut_lines=self.cut_lines,
             lost=self.lost,
+            gaps=tuple(self.gaps[:_MAX_PROBLEMS]),
+            unended=tuple(self.writers.values()),
             held=None if self.holds is None else self.held,
             problems=tuple(self.problems[:_MAX_PROBLEMS]),
         )
@@ -425,3 +613,8 @@ class _Check:
     def _add(self, problem: str) -> None:
         if len(self.problems) <= _MAX_PROBLEMS:
             self.problems.append(problem)
+
+
+def _time(value: Any) -> float:
+    """A time of a record, which anyone may have written; 0 if it is none."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < _MAX_TIME else 0.0

@@ -96,6 +96,8 @@ class AuditFileOptions:
     """How many files are kept, the current one included."""
     sync: bool = False
     """Wait until the disk has each record. Without it, a crash of the machine may lose the last ones."""
+    required: bool = False
+    """Refuse calls while the file cannot be written. Without it, they go on, and the log counts those it lacks."""
     key: str | None = field(default=None, repr=False)
     """Signs the records, and keys the digests in them; at least 16 characters. Without it, a program that
     may write the file can also make a new chain, and the digests can be compared only within one run."""

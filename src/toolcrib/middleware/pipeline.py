@@ -25,6 +25,7 @@ from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.admission import Admission, CountRefusal
 from toolcrib.middleware.approval import ApprovalDesk, ApprovalMiddleware, ApprovalTokens
 from toolcrib.middleware.audit import AUDIT_LOGGER, AuditMiddleware, AuditSink, digest_key, log_sink
+from toolcrib.middleware.audit_file import AuditFile
 from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
 from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.limits import DeadlineMiddleware, RateMiddleware, RetryMiddleware
@@ -374,7 +375,14 @@ def _build_audit(
     file = options.audit_file
     if file is not None and file.key is not None:
         shared = digest_key(file.key)
-    return AuditMiddleware(sink, clock=clock, wall=wall, key=shared, digest_results=file is not None)
+    return AuditMiddleware(
+        sink,
+        clock=clock,
+        wall=wall,
+        key=shared,
+        digest_results=file is not None,
+        require=sink.require if isinstance(sink, AuditFile) and sink.options.required else None,
+    )
 
 
 def _build_approval(

@@ -198,6 +198,7 @@ class AuditFileTable(Table):
     max_bytes: _Bytes | None = None
     max_files: Count | None = None
     sync: bool | None = None
+    required: bool | None = None
     key: NonEmpty | None = None
 
 
@@ -471,7 +472,7 @@ class ToolcribTable(Table):
         if table is None:
             return None
         path = folder / Path(table.path).expanduser()
-        return AuditFileOptions(path=path, key=key, **table.given("max_bytes", "max_files", "sync"))
+        return AuditFileOptions(path=path, key=key, **table.given("max_bytes", "max_files", "sync", "required"))
 
     def state_options(self, folder: Path, default: Path | None) -> StateOptions:
         """Where state is kept: in the default file, unless the table says otherwise. Without what is a secret."""
