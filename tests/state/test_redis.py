@@ -1,14 +1,17 @@
 """The Redis store: several replicas, Redis killed and paused, and what happens to state meanwhile."""
 
 import logging
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
 
@@ -19,8 +22,9 @@ from toolcrib.middleware.approval import ApprovalBinding, ApprovalTokens
 from toolcrib.middleware.breaker import CircuitBreaker
 from toolcrib.middleware.limits import RateMiddleware
 from toolcrib.middleware.options import BreakerOptions, RateOptions
+from toolcrib.server.api_keys import ApiKeyTable
 from toolcrib.state.base import StateCodec
-from toolcrib.state.coordination import Counters
+from toolcrib.state.coordination import Counters, Leases, Log
 from toolcrib.state.options import StateOptions, make_store
 from toolcrib.state.redis import RedisStore
 from toolcrib.types import LOCAL, Call, Caller, Context, Tool, ToolResult
@@ -155,8 +159,8 @@ async def test_a_change_whose_answer_was_lost_is_not_made_again(redis: RedisServ
     class LosesAnswer(RedisStore):
         loses = False
 
-        async def run(self, work: Callable[[Any], Awaitable[Any]], *, probing: bool = False) -> Any:
-            done = await super().run(work, probing=probing)
+        async def run(self, work: Callable[[Any], Awaitable[Any]], *, probing: bool = False, **more: bool) -> Any:
+            done = await super().run(work, probing=probing, **more)
             if self.loses and not probing and isinstance(done, str):  # what a write answers
                 self.loses = False
                 self._note_away(TimeoutError())
@@ -202,6 +206,70 @@ async def test_a_table_that_is_kept_refuses_everything_while_redis_is_away(redis
 
         await until(is_back)
         assert await table.items() == {"a": 1}
+
+
+async def _publish(store: RedisStore) -> None:
+    channel = store.channel("news")
+    await channel.publish({"n": 1})
+    assert not channel.has_unsent
+
+
+async def _spend(store: RedisStore) -> None:
+    about = ApprovalBinding("ann", "tool", "arguments")
+    tokens = ApprovalTokens("a key of a test, long enough", store, expires_s=600, wall=time.time)
+    await tokens.spend(tokens.read(tokens.issue("asked", about), about))
+
+
+FIRST_OPERATIONS: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
+    **{
+        f"{name} of a table{' that is kept' if keep else ''}": partial(operation, keep)
+        for keep in (False, True)
+        for name, operation in {
+            "get": lambda keep, store: store.table(f"t {keep}", NUMBERS, keep=keep).get("a"),
+            "set": lambda keep, store: store.table(f"t {keep}", NUMBERS, keep=keep).set("a", 2),
+            "update": lambda keep, store: store.table(f"t {keep}", NUMBERS, keep=keep).update("a", increment),
+            "delete": lambda keep, store: store.table(f"t {keep}", NUMBERS, keep=keep).delete("a"),
+            "items": lambda keep, store: store.table(f"t {keep}", NUMBERS, keep=keep).items(),
+        }.items()
+    },
+    "counter": lambda store: Counters(store, "counts").add("a"),
+    "lease": lambda store: Leases(store, "leases").acquire("a", "me", ttl_s=5),
+    "log": lambda store: Log(store, "log", NUMBERS, max_entries=3).append(1),
+    "channel": _publish,
+    "approval": _spend,
+    "key": lambda store: ApiKeyTable(store).create(Caller(id="ann"), lasts_s=None),
+    "list of tables": lambda store: store.tables(),
+    "clear": lambda store: store.clear("t True"),
+}
+
+
+@pytest.mark.parametrize("operation", FIRST_OPERATIONS)
+async def test_the_first_operation_after_a_restart_of_redis_is_like_any_other(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, operation: str
+) -> None:
+    async with RedisStore(redis.url, timeout_s=5) as store:
+        async with anyio.create_task_group() as group:
+            for number in range(4):  # several connections are used, and kept
+                group.start_soon(store.table("t True", NUMBERS, keep=True).set, str(number), number)
+        await store.table("t False", NUMBERS).set("a", 1)
+        await anyio.to_thread.run_sync(redis.kill)
+        await anyio.to_thread.run_sync(redis.start)
+        with caplog.at_level(logging.WARNING, "toolcrib"), anyio.fail_after(20):
+            await FIRST_OPERATIONS[operation](store)
+        assert [record.getMessage() for record in caplog.records] == []
+        assert store.status().away_since is None
+
+
+async def test_a_value_is_read_again_if_its_connection_turns_out_to_have_ended(redis: RedisServer) -> None:
+    async with RedisStore(redis.url, timeout_s=5) as store:
+        table = store.table("kept", NUMBERS, keep=True)
+        await table.set("a", 1)
+        # Without a turn of the event loop in between, nothing can have noticed before the value is asked for.
+        with socket.create_connection(("127.0.0.1", redis.port), timeout=5) as other:
+            other.sendall(b"CLIENT KILL TYPE normal\r\n")
+            other.recv(64)
+        assert await table.get("a") == 1
+        assert store.status().away_since is None
 
 
 async def test_one_operation_notices_that_redis_hangs_and_the_next_ones_do_not_wait(redis: RedisServer) -> None:

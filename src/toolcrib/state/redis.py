@@ -130,9 +130,15 @@ class RedisScripts(Protocol):
         """Begin to write batched changes, and to look whether Redis is back."""
 
     async def script(
-        self, source: str, keys: Sequence[str], arguments: Sequence[object], *, probing: bool = False
+        self,
+        source: str,
+        keys: Sequence[str],
+        arguments: Sequence[object],
+        *,
+        probing: bool = False,
+        repeatable: bool = False,
     ) -> Any:
-        """Run a script; with `probing`, also while Redis is known to be away."""
+        """Run a script; with `probing`, also while Redis is known to be away. One that is `repeatable` only reads."""
 
     async def scripts(self, source: str, keys: Sequence[str], calls: Iterable[Sequence[object]]) -> list[Any]:
         """Run a script several times in one round trip."""
@@ -158,12 +164,14 @@ class RedisValues:
     ) -> list[str | None]:
         """Return values, and note their use if some are dropped for space."""
         arguments = [self._redis.now_ms(), "1" if limits.are_bounded else "", *keys]
-        found: list[str | None] = await self._redis.script(_READ, self._redis.keys(table), arguments, probing=probing)
+        found: list[str | None] = await self._redis.script(
+            _READ, self._redis.keys(table), arguments, probing=probing, repeatable=True
+        )
         return found
 
     async def items(self, table: str, limits: TableLimits) -> Mapping[str, str]:  # noqa: ARG002 - the protocol
         """Return all values of a table."""
-        found = await self._redis.script(_ITEMS, self._redis.keys(table), [self._redis.now_ms()])
+        found = await self._redis.script(_ITEMS, self._redis.keys(table), [self._redis.now_ms()], repeatable=True)
         return dict(zip(found[::2], found[1::2], strict=True))
 
     async def write(self, table: str, write: ValueWrite, limits: TableLimits) -> WriteOutcome:
@@ -238,6 +246,7 @@ class RedisStore:
         errors: Any = import_module("redis.exceptions")
         self._errors: tuple[type[Exception], ...] = (errors.RedisError, OSError, TimeoutError)
         self._refusal: type[Exception] = errors.ResponseError
+        self._connection_lost: tuple[type[Exception], ...] = (errors.ConnectionError, ConnectionError)
         self._url, self._password = url, password
         self._timeout_s = timeout_s
         self._prefix = prefix
@@ -342,13 +351,21 @@ class RedisStore:
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
-    async def run(self, work: Callable[[Any], Awaitable[R]], *, probing: bool = False) -> R:
-        """Run an operation. Raises `StateUnavailable`, at once while Redis is known to be away."""
+    async def run(self, work: Callable[[Any], Awaitable[R]], *, probing: bool = False, repeatable: bool = False) -> R:
+        """Run an operation. Raises `StateUnavailable`, at once while Redis is known to be away.
+
+        One that is `repeatable` runs again if its connection was lost, which may have happened long before.
+        """
         if self._away_since is not None and not probing:
             raise self._unavailable()
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await work(self._connect())
+                try:
+                    return await work(self._connect())
+                except self._connection_lost:
+                    if not repeatable:
+                        raise
+                    return await work(self._connect())
         except self._refusal as error:  # Redis is there, and says for example that its memory is full
             raise self._unavailable(str(error)) from error
         except self._errors as error:
@@ -356,7 +373,13 @@ class RedisStore:
             raise self._unavailable() from error
 
     async def script(
-        self, source: str, keys: Sequence[str], arguments: Sequence[object], *, probing: bool = False
+        self,
+        source: str,
+        keys: Sequence[str],
+        arguments: Sequence[object],
+        *,
+        probing: bool = False,
+        repeatable: bool = False,
     ) -> Any:
         """Run a script, which is sent whole only once."""
 
@@ -366,7 +389,7 @@ class RedisStore:
                 script = self._scripts[source] = client.register_script(source)
             return await script(keys=keys, args=arguments)
 
-        return await self.run(call, probing=probing)
+        return await self.run(call, probing=probing, repeatable=repeatable)
 
     async def scripts(self, source: str, keys: Sequence[str], calls: Iterable[Sequence[object]]) -> list[Any]:
         """Run a script several times in one round trip."""
@@ -412,6 +435,8 @@ class RedisStore:
                 socket_connect_timeout=self._timeout_s,
                 retry=retry,
                 client_name="toolcrib",
+                # With RESP3, redis-py 8 expects notices of maintenance, and uses a connection that has ended meanwhile.
+                protocol=2,
                 **options,
             )
         return self._client
