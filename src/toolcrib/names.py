@@ -274,6 +274,22 @@ def nearest(word: str, candidates: Iterable[str], *, limit: int = 3, cutoff: flo
     return [words[place] for place, _ in found[:limit]]
 
 
+def nearest_names(word: str, candidates: Iterable[str], *, limit: int = 5) -> list[str]:
+    """Return the names most similar to the word without case and separators; if there are none, those it is part of.
+
+    >>> nearest_names("TIME", ["git", "time"]), nearest_names("git", ["mcp-server-git", "mcp-server-time"])
+    (['time'], ['mcp-server-git'])
+    """
+    wanted = fold(word.strip()[:_MAX_COMPARED_CHARS])
+    folded: dict[str, list[str]] = {}
+    for name in sorted(set(candidates)):
+        folded.setdefault(fold(name), []).append(name)
+    close = nearest(wanted, folded, limit=limit)
+    if not close and wanted:
+        close = sorted((name for name in folded if wanted in name), key=lambda name: (len(name), name))
+    return [name for key in close for name in folded[key]][:limit]
+
+
 def similarities(word: str, candidates: Sequence[str], *, cutoff: float = NEAREST_CUTOFF) -> dict[int, float]:
     """Return the similarity of the word and each candidate, by index, for those at or above the cutoff.
 

@@ -232,6 +232,8 @@ class Hit:
     """Whether it is shown although the search is not sure that anything matches."""
     fallback: bool = False
     """Whether it does not match at all, and is shown because the settings require an answer in any case."""
+    named: bool = False
+    """Whether the query names the tool in full: it comes first, whatever the limit."""
     similar: tuple[str, ...] = ()
     """The ids of near-duplicates that are grouped under it, if the request asked for groups."""
     parts: tuple[ScorePart, ...] = ()

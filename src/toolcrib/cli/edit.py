@@ -15,7 +15,7 @@ import click
 
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, pluralize, print_columns
 from toolcrib.errors import SettingsError, ToolcribError
-from toolcrib.names import nearest, nearest_namespace
+from toolcrib.names import nearest_names, nearest_namespace
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, CLIENTS, ClientApp, Places, Platform, client_named, existing_files
 from toolcrib.settings.connections import (
@@ -266,7 +266,9 @@ def _client(name: str) -> ClientApp:
     if client is None:
         known = [one.id for one in CLIENTS]
         raise UsageError(
-            f'There is no client "{name}".', hint=f"Clients: {', '.join(known)}.", suggestions=nearest(name, known)
+            f'There is no client "{name}".',
+            hint=f"Clients: {', '.join(known)}.",
+            suggestions=nearest_names(name, known),
         )
     return client
 

@@ -139,11 +139,11 @@ async def _service(settings: Any) -> AsyncIterator[Any]:
 
 def _options_of(settings: Any, name: str, caller: Any) -> Any:
     """The options of a server that can have such a login."""
-    from toolcrib.names import nearest
+    from toolcrib.names import nearest_names
 
     known = {server.name: server for server in settings.servers}
     if name not in known:
-        raise BackendNotFound(f'There is no server "{name}".', suggestions=nearest(name, known))
+        raise BackendNotFound(f'There is no server "{name}".', suggestions=nearest_names(name, known))
     options = known[name]
     if options.problem:
         raise SettingsError(f'The server "{name}" cannot be used: {options.problem}.')

@@ -21,7 +21,7 @@ from toolcrib.cli.output import (
 )
 from toolcrib.errors import BackendNotFound
 from toolcrib.gateway.server_states import describe_state
-from toolcrib.names import nearest, wire_name
+from toolcrib.names import nearest_names, wire_name
 from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact
 from toolcrib.surfaces.selection import is_worth_naming, likely_places, shares
@@ -291,7 +291,7 @@ def check_namespace(name: str, names: Sequence[str]) -> None:
         raise BackendNotFound(
             f"No server is called {name}.",
             hint=f"Servers: {', '.join(names[:_MAX_SERVERS_NAMED]) or 'none'}{more}.",
-            suggestions=nearest(name, names),
+            suggestions=nearest_names(name, names),
         )
 
 

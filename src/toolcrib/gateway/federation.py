@@ -212,12 +212,15 @@ def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, 
     answered = {hit.query for hit in fresh.values()}
     # Fallback hits only fill the answer to a query without any other hit.
     kept = [hit for hit in reply.hits if not (hit.fallback and hit.query in answered)]
-    ordered = sorted((*kept, *fresh.values()), key=lambda hit: (hit.query, -hit.score, hit.tool.id))
+    named = [hit for hit in kept if hit.named]
+    others = [hit for hit in (*kept, *fresh.values()) if not hit.named]
+    ordered = [*named, *sorted(others, key=lambda hit: (-hit.score, hit.tool.id))]
+    ordered.sort(key=lambda hit: hit.query)
     shown: list[Hit] = []
     counts: dict[int, int] = {}
     for hit in ordered:
         counts[hit.query] = counts.get(hit.query, 0) + 1
-        if counts[hit.query] <= limit:
+        if counts[hit.query] <= limit or hit.named:
             shown.append(hit)
     note = reply.note if not reply.note.startswith("Nothing fits") else ""
     reply = replace(reply, hits=tuple(shown), total=reply.total + len(fresh), note=note)

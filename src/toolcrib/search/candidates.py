@@ -16,6 +16,7 @@ from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import IndexView, SegmentView
 from toolcrib.search.lexical import LexicalMatch, locate_match, match_terms
 from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.named import without_select
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.ranking import ReadQuery
 from toolcrib.search.segment import Segment
@@ -114,7 +115,7 @@ class _RequestSearch:
 
     def answer(self, text: str, place: int) -> QueryAnswer:
         """Answer one query."""
-        query = parse_query(text)
+        query = parse_query(without_select(text))
         limit = hit_limit(self.request, self.options)
         if not query.words:
             total, tools = self.engine.first_by_id(self.request.filters, limit)

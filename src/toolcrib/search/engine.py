@@ -5,7 +5,8 @@ Answers each query with the configured ranking and, if nothing fits, names the t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from string import ascii_lowercase, digits
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,17 +20,18 @@ from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, mat
 from toolcrib.search.index import Index, IndexView, SegmentView
 from toolcrib.search.lexical import match_terms, prepare_segment
 from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.named import MAX_NAMESAKES, NamedTool, find_named, is_selected, prepare_names, without_select
 from toolcrib.search.options import Field, Scorer, SearchOptions
 from toolcrib.search.past import PastRequests
-from toolcrib.search.ranking import RankedTool, Ranking, ReadQuery, group_duplicates, rank, rescore
+from toolcrib.search.ranking import NAMED_PROBABILITY, RankedTool, Ranking, ReadQuery, group_duplicates, rank, rescore
 from toolcrib.search.scorers import bm25, points, tiers
-from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction
+from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction, ScorerResult
 from toolcrib.search.scorers.points import popular_tools
 from toolcrib.search.segment import Bools
 from toolcrib.search.signals import request_text
 from toolcrib.search.telling import telling_part
 from toolcrib.search.text import CUT_NOTE, ParsedQuery, parse_query, read_queries
-from toolcrib.types import Detail, Filters, Hit, SearchReply, SearchRequest, Tool
+from toolcrib.types import Detail, Filters, Hit, Key, Reason, ScorePart, SearchReply, SearchRequest, Tool
 
 Floats = npt.NDArray[np.float32]
 Marks = npt.NDArray[np.uint64]
@@ -108,6 +110,7 @@ def prepare(index: Index) -> None:
         prepare_segment(segment, index.model.table)
         _folded_names(part, part.visible)
         _name_words(part, part.visible)
+        prepare_names(segment)
     search(index, SearchRequest(queries=("prepare",)), embedded={})  # loads what the first search would
 
 
@@ -129,7 +132,8 @@ def request_texts(
         return ()
     view, table = index.view(mask, overlay), index.model.table
     read, _ = read_queries(request.queries[: options.max_queries])
-    texts = [part for text in read for part in (text, telling_part(text, table))]
+    asked = map(without_select, read)
+    texts = [part for text in asked for part in (text, telling_part(text, table))]
     queries = [query for text in texts if (query := parse_query(text)).words]
     return tuple(
         dict.fromkeys([request_text(query, match_terms(view, query, table, lexicon, options)) for query in queries])
@@ -178,7 +182,7 @@ class QueryAnswer(NamedTuple):
 
 
 def _answer(task: SearchTask, text: str, place: int) -> QueryAnswer:
-    query = parse_query(text)
+    query = parse_query(without_select(text))
     if query.words:
         return answer_query(task, text, query, place)
     total, listed = _first_by_id(task.view, task.allowed, task.limit)
@@ -246,17 +250,88 @@ _SCALES = {"tiers": tiers.score, "bm25": bm25.score, "points": points.score}
 
 
 def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) -> QueryAnswer:
-    """Answer a query that has words; `place` is its number in the request."""
-    if task.options.scorer == "hybrid":
-        return _answer_hybrid(task, query, place)
-    options = task.options.scorers
-    found = _RANKERS[task.options.scorer](task.view, text, _wanted_count(task), task.allowed, options, task.boosts)
-    if not found.hits:
+    """Answer a query that has words; `place` is its number in the request. The tools that it names come first."""
+    answer = (
+        _answer_hybrid(task, query, place) if task.options.scorer == "hybrid" else _answer_scorer(task, query, place)
+    )
+    named = find_named(task.view, text, task.allowed)
+    if not named:
+        return answer
+    if is_selected(text, named):
+        answer = answer._replace(hits=())
+    return _with_named(task, answer, named, _hits_of(task, query, named, place))
+
+
+def _answer_scorer(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:
+    found, hits = _scorer_hits(task, query, place, _wanted_count(task))
+    if not hits:
         return QueryAnswer((), 0, found.unmatched, nearest_ids(task.view, query, task.allowed))
-    score = _SCALES[task.options.scorer]
-    hits = [_scorer_hit(task, hit, score(hit.raw, options), place) for hit in found.hits]
     places = [(hit.part, hit.position) for hit in found.hits]
     return QueryAnswer(_group_hits(task, places, hits), found.total, found.unmatched)
+
+
+def _scorer_hits(task: SearchTask, query: ParsedQuery, place: int, limit: int) -> tuple[ScorerResult, list[Hit]]:
+    options, scorer = task.options.scorers, task.options.scorer
+    found = _RANKERS[scorer](task.view, query.text, limit, task.allowed, options, task.boosts)
+    return found, [_scorer_hit(task, hit, _SCALES[scorer](hit.raw, options), place) for hit in found.hits]
+
+
+def _with_named(
+    task: SearchTask, answer: QueryAnswer, named: Sequence[NamedTool], own: Mapping[Key, Hit]
+) -> QueryAnswer:
+    """The answer with the tools that the query names in full first, in that order, whatever the limit.
+
+    Of those that share a name, the ones that fit the query best come first. `own` has their hits by key.
+    """
+    own = {**own, **{hit.tool.key: hit for hit in answer.hits}}
+    first: list[Hit] = []
+    most = min(MAX_NAMESAKES, max(1, task.limit // len({one.name for one in named})))
+    for _, group in groupby(named, key=attrgetter("name")):
+        keys = [task.view.parts[one.part].segment.tools[one.position].key for one in group]
+        first += sorted((own[key] for key in keys if key in own), key=_by_rank)[:most]
+    taken = {hit.tool.key for hit in first}
+    rest = [hit for hit in answer.hits if hit.tool.key not in taken]
+    best = max((hit.raw for hit in rest), default=0.0), max((hit.score for hit in rest), default=0.0)
+    hits = [_named_hit(hit, *best, explain=task.request.explain) for hit in first]
+    hits += rest[: max(0, task.limit - len(hits))]
+    return answer._replace(hits=hits, total=max(answer.total, len(hits)), nearest=())
+
+
+def _hits_of(task: SearchTask, query: ParsedQuery, named: Sequence[NamedTool], place: int) -> Mapping[Key, Hit]:
+    """The hits of these tools alone, by key; one whose words a ranking does not read has those of its name."""
+    found = {hit.tool.key: hit for hit in _rank_only(task, query, named, place)}
+    for one in named:
+        tool = task.view.parts[one.part].segment.tools[one.position]
+        if tool.key not in found:
+            found |= {hit.tool.key: hit for hit in _rank_only(task, parse_query(tool.name), [one], place)}
+    return found
+
+
+def _rank_only(task: SearchTask, query: ParsedQuery, named: Sequence[NamedTool], place: int) -> Sequence[Hit]:
+    allowed = [np.zeros(len(passes), dtype=np.bool_) for passes in task.allowed]
+    for one in named:
+        allowed[one.part][one.position] = True
+    task = task._replace(allowed=allowed)
+    if task.options.scorer != "hybrid":
+        return _scorer_hits(task, query, place, len(named))[1]
+    found = _hybrid_hits(task, _Reading(query, _rank(task, query, limit=len(named))), place)
+    return [hit for _, hit in found]
+
+
+def _by_rank(hit: Hit) -> tuple[float, str]:
+    return -hit.raw, hit.tool.id
+
+
+def _named_hit(hit: Hit, raw: float, score: float, *, explain: bool) -> Hit:
+    """The hit of a tool that the query names: at least as good as the best of the others."""
+    gain = max(0.0, raw - hit.raw)
+    score = max(NAMED_PROBABILITY, hit.score, score)
+    found = replace(hit, score=score, raw=hit.raw + gain, weak=False, fallback=False, named=True)
+    if not gain:
+        return found
+    reason = Reason(word=hit.tool.name, field="name", how="exact", gain=gain)
+    parts = (*hit.parts, ScorePart(name="named in full", value=gain, weight=1.0)) if explain else ()
+    return replace(found, reasons=(reason, *hit.reasons), parts=parts)
 
 
 class _Reading(NamedTuple):
@@ -304,8 +379,8 @@ _SURER = 1.5
 """By how much the best `raw` of a part must be higher: an embedder reads some stories better as a whole."""
 
 
-def _rank(task: SearchTask, query: ParsedQuery) -> Ranking:
-    limit = _wanted_count(task)
+def _rank(task: SearchTask, query: ParsedQuery, limit: int | None = None) -> Ranking:
+    limit = _wanted_count(task) if limit is None else limit
     more = task.lexicon, task.boosts, task.embedded
     read = task.read.get(query.text)
     return rank(task.view, query, limit, task.allowed, task.options, *more, past=task.past, read=read)

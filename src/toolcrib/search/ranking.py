@@ -41,7 +41,7 @@ _MAX_REPEATS = 4
 _DECIMALS = 9
 """Decimals of `raw` that count, so that the order in which addends were added up decides no tie."""
 
-_NAMED_PROBABILITY = 0.9
+NAMED_PROBABILITY = 0.9
 """The least probability of a tool whose whole name the query spells as one token."""
 
 
@@ -263,7 +263,7 @@ def _probability(view: IndexView, order: _Ordering, candidates: Sequence[Candida
     first = order.places[0]
     found = _logistic(by.raw * order.raw[first] + by.size * log(max(by.least_count, view.count)) + by.offset)
     spelt = candidates[order.part[first]].signals[order.row[first], _NAMED_COLUMN] > 0
-    return max(found, _NAMED_PROBABILITY) if spelt else found
+    return max(found, NAMED_PROBABILITY) if spelt else found
 
 
 _NAMED_COLUMN = SIGNALS.index("named")

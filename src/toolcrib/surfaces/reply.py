@@ -151,7 +151,7 @@ class ReplyRenderer:
         seen: set[int] = set()
         candidates = []
         for hit, share in zip(hits, shares(hits), strict=True):
-            best = hit.query not in seen and hit.score > 0
+            best = hit.named or (hit.query not in seen and hit.score > 0)
             likely = 1.0 if best or not economical else share
             levels = useful_levels(_TOP_LEVELS[hit.detail], likely, economical=economical)
             costs = self.hits.costs(hit, levels, request.queries)

@@ -14,7 +14,7 @@ from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import nested_context, report_call_ended
 from toolcrib.gateway.view import ResolvedTool, View
-from toolcrib.names import nearest
+from toolcrib.names import nearest, nearest_names
 from toolcrib.providers.content import json_text, script_value
 from toolcrib.surfaces.digest import full_names
 from toolcrib.surfaces.facade import (
@@ -48,7 +48,6 @@ MAX_CONCURRENT: Final = 8
 
 _MAX_ECHO: Final = 40
 """Characters of an invalid value that an error repeats."""
-_MAX_SUGGESTIONS: Final = 5
 _DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
 _LIMIT_NAMES: Final = frozenset({"limit", "top_k", "k"})
 _FLAGS: Final = {"true": True, "false": False}
@@ -237,15 +236,8 @@ def _check_names(what: str, wanted: Collection[str], known: Collection[str], arg
             raise InvalidRequest(
                 f"There is no {what} {name[:_MAX_ECHO]!r}.",
                 hint=f"Leave {argument} out to search all.",
-                suggestions=nearest(name, known) or _containing(name, known),
+                suggestions=nearest_names(name, known),
             )
-
-
-def _containing(name: str, known: Collection[str]) -> list[str]:
-    """The names that contain this one, the shortest first."""
-    part = name.strip().casefold()
-    found = sorted((one for one in known if part and part in one.casefold()), key=lambda one: (len(one), one))
-    return found[:_MAX_SUGGESTIONS]
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------

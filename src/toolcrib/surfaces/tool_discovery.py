@@ -9,7 +9,7 @@ from toolcrib.checks import checked
 from toolcrib.errors import BackendNotFound, ExecutionFailed, InvalidRequest, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.server_states import describe_state, has_problem, namespace_of
-from toolcrib.names import nearest
+from toolcrib.names import nearest_names
 from toolcrib.providers.content import script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
 from toolcrib.schema import example
@@ -270,7 +270,7 @@ def _find_server(wanted: str, pages: Sequence[ServerPage]) -> ServerPage | None:
 
 def _no_server(wanted: str, pages: Sequence[ServerPage]) -> BackendNotFound:
     names = [_default_identifier(page.identifiers) for page in pages]
-    close = nearest(wanted, names)
+    close = nearest_names(wanted, names)
     return BackendNotFound(
         f"There is no server {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
         hint=f"Available servers: {_name_list(names)}.",
@@ -279,7 +279,7 @@ def _no_server(wanted: str, pages: Sequence[ServerPage]) -> BackendNotFound:
 
 
 def _no_tool(wanted: str, page: ServerPage, names: Sequence[str]) -> ToolNotFound:
-    close = nearest(wanted, names)
+    close = nearest_names(wanted, names)
     return ToolNotFound(
         f"{page.name} has no tool {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
         hint=f"Available tools: {_name_list(names)}.",
