@@ -1,7 +1,9 @@
 """A server that records what reaches its app, and clients that send it bytes and count its answers."""
 
+import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
@@ -58,8 +60,9 @@ class RecordingApp(AsgiApp):
         self.requests.append(request)
         content = json.dumps([request.method, request.target, body.decode("latin-1")]).encode()
         headers = [(b"content-length", b"%d" % len(content))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else content})
+        status = 405 if request.method == "CONNECT" else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -95,17 +98,21 @@ async def served(app: AsgiApp) -> AsyncIterator[str]:
 
 
 async def exchange(url: str, parts: Iterable[bytes]) -> list[Answer]:
-    """All answers to these bytes, each part of which arrives by itself, until the server closes the connection."""
+    """All answers to these bytes, each part of which arrives by itself. Nothing more is sent after them."""
     address = httpx2.URL(url)
+    loop = asyncio.get_running_loop()
     received = b""
-    async with await anyio.connect_tcp(address.host, address.port or 80) as connection:
-        with contextlib.suppress(anyio.BrokenResourceError):  # it may be closed before all was sent or read
+    with socket.create_connection((address.host, address.port or 80)) as client:
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # the server may close the connection before all was sent
             for part in parts:
-                await connection.send(part)
+                await loop.sock_sendall(client, part)
                 for _ in range(3):  # turns in which the server reads it
                     await anyio.lowlevel.checkpoint()
-        with contextlib.suppress(anyio.BrokenResourceError):
-            async for data in connection:
+            client.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while data := await loop.sock_recv(client, 1 << 16):
                 received += data
     return read_answers(received)
 
@@ -120,7 +127,9 @@ def read_answers(received: bytes) -> list[Answer]:
         connection.receive_data(received)
         connection.receive_data(b"")
         head, body = None, b""
-        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+        while type(event := connection.next_event()) is not h11.EndOfMessage:
+            if isinstance(event, h11.InformationalResponse) and not connection.trailing_data[0]:
+                return answers  # the connection has ended before the answer
             if isinstance(event, h11.Response):
                 head = event
             elif isinstance(event, h11.Data):

@@ -4,7 +4,7 @@ import json
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
@@ -125,15 +125,11 @@ async def test_bytes_after_a_request_do_not_end_it(stray: bytes, parser: str, mo
         return ToolResult(content=({"type": "text", "text": "done"},))
 
     options = HttpOptions(head_timeout_s=0.1, body_timeout_s=0.1)
-    params = {"name": "execute_tool", "arguments": {"name": "x:echo", "arguments": {}}}
-    body = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).encode()
     with anyio.fail_after(20):
         async with serving(wait, options) as (url, _, _), httpx2.AsyncClient(headers=LEGACY) as http:
             session = await opened(http, url)
-            headers = {**LEGACY, "host": "localhost", "mcp-session-id": session, "content-length": str(len(body))}
-            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             async with connected(url) as connection:
-                await connection.send(b"POST /mcp HTTP/1.1\r\n" + head.encode() + b"\r\n" + body)
+                await connection.send(call_of("x:echo", session))
                 await called.wait()
                 await connection.send(stray)
                 for _ in range(3):
@@ -208,6 +204,81 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(version:
             refused = await http.post(url, content=body, headers={"mcp-protocol-version": version})
     assert refused.status_code == 413
     assert "holds more than 200,000 values" in refused.json()["error"]["message"]
+
+
+def call_of(tool: str, session: str = "") -> bytes:
+    """A call as a client of 2026-07-28 sends it, or of the session."""
+    params: dict[str, Any] = {"name": "execute_tool", "arguments": {"name": tool, "arguments": {}}}
+    headers = {**LEGACY, "host": "localhost", "mcp-session-id": session}
+    if not session:
+        version = "2026-07-28"
+        named = {"clientInfo": {"name": "t", "version": "0"}, "protocolVersion": version, "clientCapabilities": {}}
+        params["_meta"] = {f"io.modelcontextprotocol/{key}": value for key, value in named.items()}
+        headers = {**JSON, "host": "localhost", "mcp-protocol-version": version}
+        headers |= {"mcp-method": "tools/call", "mcp-name": "execute_tool"}
+    body = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).encode()
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "content-length": str(len(body))}.items())
+    return b"POST /mcp HTTP/1.1\r\n" + lines.encode() + b"\r\n" + body
+
+
+ROADS = {
+    "plain": lambda call: call,
+    "through the layers": lambda call: call.replace(b"\r\n", b"\r\nX-MCP-Show-All: false\r\n", 1),
+    "through h11": lambda call: call.replace(b"\r\n", b"\r\nConnection: upgrade\r\nUpgrade: h2c\r\n", 1),
+}
+"""Ways in which a call reaches the tool."""
+
+
+@pytest.mark.parametrize("road", ROADS.values(), ids=ROADS.keys())
+async def test_a_client_that_sends_nothing_more_gets_its_answers(road: Callable[[bytes], bytes]) -> None:
+    called, over = anyio.Event(), anyio.Event()
+
+    async def wait(_: Context, __: str, ___: Object) -> ToolResult:
+        called.set()
+        await over.wait()
+        return ToolResult(content=({"type": "text", "text": "done"},))
+
+    with anyio.fail_after(10):
+        async with serving(wait) as (url, _, _), connected(url) as connection:
+            await connection.send(road(call_of("x:echo")))
+            await connection.send_eof()
+            await called.wait()
+            received = await connection.receive()
+            assert received.startswith(b"HTTP/1.1 102 Processing\r\n\r\n"), "the server asks whether it is there"
+            over.set()
+            async for part in connection:
+                received += part
+    assert received.count(b"HTTP/1.1 200 OK") == received.count(b"done") == 1
+
+
+@pytest.mark.parametrize("road", ROADS.values(), ids=ROADS.keys())
+async def test_requests_before_the_end_of_what_a_client_sends_are_all_answered(road: Callable[[bytes], bytes]) -> None:
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _), connected(url) as connection:
+            await connection.send(road(call_of("x:echo")) * 3)
+            await connection.send_eof()
+            received = b"".join([part async for part in connection])
+    assert received.count(b"HTTP/1.1 200 OK") == 3
+
+
+@pytest.mark.parametrize("road", ROADS.values(), ids=ROADS.keys())
+async def test_a_client_that_closes_the_connection_ends_its_call(road: Callable[[bytes], bytes]) -> None:
+    called, ended = anyio.Event(), anyio.Event()
+
+    async def wait(_: Context, __: str, ___: Object) -> ToolResult:
+        called.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError("it was not cancelled")
+
+    with anyio.fail_after(10):
+        async with serving(wait) as (url, _, _):
+            async with connected(url) as connection:
+                await connection.send(road(call_of("x:echo")))
+                await called.wait()
+            await ended.wait()
 
 
 async def test_a_client_that_leaves_during_its_request_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:

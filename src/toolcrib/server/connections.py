@@ -32,6 +32,10 @@ _PART_BYTES: Final = 16 * 1024
 _BLANK_LINES: Final = re.compile(rb"\A(?:\r\n)+")
 _HEAD_END_BYTES: Final = 3
 """The most of the end of a head that may have come before the rest of it."""
+_INTERIM: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
+_PROBE_AFTER_S: Final = 0.1
+"""How long after its last byte a client is believed to be there."""
+_MAX_PROBE_WAIT_S: Final = 5.0
 _LOG_EVERY_S: Final = 60.0
 _SPARE_DESCRIPTORS: Final = 256
 """For servers and files; the rest may be connections."""
@@ -119,6 +123,8 @@ class _BoundedConnection(asyncio.Protocol):
     limits: ConnectionLimits
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
+    flow: Any
+    """It has `write_paused`."""
     cycle: Any
     """The request that was last begun; it has `more_body`, `response_started` and `response_complete`."""
 
@@ -128,6 +134,9 @@ class _BoundedConnection(asyncio.Protocol):
         """Who is counted for this connection."""
         self._deadline: TimerHandle | None = None
         self._closed = False
+        self._sends_no_more = False
+        """Whether the client has said that it sends nothing more."""
+        self._probe: TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -135,10 +144,48 @@ class _BoundedConnection(asyncio.Protocol):
             self.limits.release(self._peer)
             self._peer = None
         self._arm(None)
+        if self._probe is not None:
+            self._probe.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:
+        """Keep the connection for the answers that are due, as the client may still read them.
+
+        A client that has closed the connection looks the same until something is written to it.
+        """
+        if self._closed or not self._is_answering() or self._in_body():
+            return False
+        if not self._sends_no_more:
+            self._sends_no_more = True
+            self._probe = self.loop.call_later(_PROBE_AFTER_S, self._probe_client, _PROBE_AFTER_S)
+        return True
+
+    def _probe_client(self, waited_s: float) -> None:
+        """Write an interim response: if the client has left, the next one finds the connection broken."""
+        if self.transport.is_closing():
+            return
+        if self._can_probe():
+            self.transport.write(_INTERIM)
+        elif not self.flow.write_paused:
+            self._close()  # a stream may have nothing to write for long
+            return
+        wait_s = min(2 * waited_s, _MAX_PROBE_WAIT_S)
+        self._probe = self.loop.call_later(wait_s, self._probe_client, wait_s)
+
+    def _can_probe(self) -> bool:
+        """Whether an interim response may precede what is written next."""
+        return not self.cycle.response_started and self.cycle.scope["http_version"] != "1.0"
+
+    def _close_if_done(self) -> None:
+        """Close the connection if the client sends nothing more, and all is answered."""
+        if self._sends_no_more and not self._is_answering():
+            self._close()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    def _in_body(self) -> bool:
+        return self.cycle is not None and bool(self.cycle.more_body)
 
     def _arm(self, seconds: float | None) -> None:
         """Set the deadline of what is to arrive; None for none."""
@@ -200,7 +247,7 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
             data = self._parse(data)
         if not data:
             return
-        if self._answering is not None or self._is_answering():
+        if self._is_answering():
             self.keep_for_later(data)
         elif self._held:
             self._read_held(data)
@@ -260,11 +307,26 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
             self._arm(self.limits.options.body_timeout_s)
         return rest
 
+    def _is_answering(self) -> bool:
+        return self._answering is not None or super()._is_answering()
+
+    def _in_body(self) -> bool:
+        return self._missing > 0
+
+    def _can_probe(self) -> bool:
+        return not self._streams if self._answering is not None else super()._can_probe()
+
     def on_response_complete(self) -> None:
         """Begin the next request, if it has come already."""
         super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
         if not self._missing and not self.transport.is_closing():
             self.read_later()
+            self._close_if_done()
+
+    def wait_for_next(self) -> None:
+        """Read the next request, or wait for it."""
+        super().wait_for_next()
+        self._close_if_done()
 
     def shutdown(self) -> None:
         """Close the connection, after the answer to what has begun to arrive."""
@@ -323,9 +385,6 @@ class _StrictConnection(_BoundedConnection):
     def _parse(self, part: bytes) -> None:
         request, in_body = self.cycle, self._in_body()
         if not in_body and not self._is_answering() and not self._head_bytes:
-            part = part.lstrip(b"\r\n")
-            if not part:
-                return
             self._arm(self.limits.options.head_timeout_s)
         super().data_received(part)
         if self.transport.is_closing():
@@ -346,13 +405,11 @@ class _StrictConnection(_BoundedConnection):
         super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
         if self.cycle is not request:
             self._has_begun()
+        self._close_if_done()
 
     def _has_begun(self) -> None:
         self._head_bytes = 0
         self._arm(self.limits.options.body_timeout_s if self._in_body() else None)
-
-    def _in_body(self) -> bool:
-        return self.cycle is not None and self.cycle.more_body
 
     def _expire(self) -> None:
         self._deadline = None

@@ -13,9 +13,9 @@ _HEAD: Final = re.compile(
     rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)*\r\n"
 )
 _FRAMING: Final = re.compile(
-    rb"\n(content-length|transfer-encoding|(?:proxy-)?connection|upgrade|expect):[\t ]*([^\r]*)", re.IGNORECASE
+    rb"\n(content-length|host|transfer-encoding|(?:proxy-)?connection|upgrade|expect):[\t ]*([^\r]*)", re.IGNORECASE
 )
-"""The headers that say where a request ends, or that the connection is to become another one."""
+"""The headers that say where a request ends, whose it is, or that its connection is to become another one."""
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _PLAIN_CONNECTIONS: Final = (b"keep-alive", b"close")
 _MAX_LENGTH_DIGITS: Final = 15
@@ -40,23 +40,27 @@ def has_head(data: bytes | bytearray, start: int = 0) -> bool:
 def frame(data: bytes) -> Frame | None:
     r"""The frame of the request that the data begins with; None if anything about its head is unusual.
 
-    >>> frame(b"POST /mcp HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}GET /")
-    Frame(head=41, body=2)
-    >>> frame(b"POST /mcp HTTP/1.1\r\nContent-Length: 2\r\nUpgrade: h2c\r\n\r\n{}") is None
+    >>> frame(b"POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}GET /")
+    Frame(head=50, body=2)
+    >>> frame(b"POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nUpgrade: h2c\r\n\r\n{}") is None
     True
     """
     head = _HEAD.match(data)
     if head is None:
         return None
     length: int | None = None
-    has_connection = False
+    hosts, has_connection = 0, False
     for name, value in _FRAMING.findall(head[0]):
         kind = name.lower()
         if kind == b"content-length" and length is None and value.isdigit() and len(value) <= _MAX_LENGTH_DIGITS:
             length = int(value)
+        elif kind == b"host":
+            hosts += 1
         elif kind == b"connection" and not has_connection and value.lower() in _PLAIN_CONNECTIONS:
             has_connection = True
         else:
             return None
     # Of blanks at the end of a value, parsers make different things.
-    return None if b" \r\n" in head[0] or b"\t\r\n" in head[0] else Frame(head.end(), length or 0)
+    if hosts != 1 or b" \r\n" in head[0] or b"\t\r\n" in head[0]:
+        return None
+    return Frame(head.end(), length or 0)

@@ -155,7 +155,7 @@ class PlainConnection(asyncio.Protocol):
         if self._is_last:
             self.transport.close()
         else:
-            self._wait_for_next()
+            self.wait_for_next()
 
     async def _send_event(self, headers: bytes, data: bytes) -> None:
         if self.flow.write_paused:
@@ -180,7 +180,8 @@ class PlainConnection(asyncio.Protocol):
             self._defaults, self._start = defaults, b"HTTP/1.1 200 OK\r\n%b%b" % (lines, _LENGTH)
         return self._start
 
-    def _wait_for_next(self) -> None:
+    def wait_for_next(self) -> None:
+        """Read the next request, or wait for it."""
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._idle_timer = self.timeout_keep_alive_task = self.loop.call_later(
