@@ -24,9 +24,17 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_tls_context() -> Iterator[None]:
-    """Share a TLS context between all HTTP clients of a process; each would take 40 ms to read the certificates."""
+    """Share a TLS context between all HTTP clients of a process; each would take 40 ms to read the certificates. A test
+    that names its own certificates gets its own.
+    """
+    make: Any = httpcore2.default_ssl_context
+    shared = cache(make)
+
+    def choose(**given: Any) -> Any:
+        return (make if "SSL_CERT_FILE" in os.environ else shared)(**given)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        patch.setattr(httpcore2, "default_ssl_context", choose)
         yield
 
 

@@ -111,9 +111,6 @@ def test_an_older_client_gets_a_text_if_a_tool_needs_more_input() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        {"content": "text"},
-        {"content": ["text"]},
-        {"content": None},
         {"resultType": "task", "task": {}},
         {"resultType": "input_required"},
         {"resultType": "input_required", "inputRequests": [1]},

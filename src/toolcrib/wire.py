@@ -141,15 +141,36 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
         return _read_input_required(raw)
     if kind != "complete":
         raise UpstreamError(f"The server returned a result of the unexpected type {str(kind)!r:.40}.")
-    content = raw.get("content", [])
+    content = raw.get("content")
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise UpstreamError("The server returned a result whose content is not a list of blocks.")
+        content = _unusual_blocks(raw)
     return _new_result(
         content=tuple(content),
         structured=raw.get("structuredContent"),
         is_error=raw.get("isError") is True,
         meta=_meta_of(raw),
     )
+
+
+def _unusual_blocks(raw: Mapping[str, Any]) -> tuple[Object, ...]:
+    """Return as blocks what a server has sent in place of a list of them. The call has run, so nothing may be lost.
+
+    >>> _unusual_blocks({"content": "done"}), _unusual_blocks({"toolResult": {"rows": 2}})
+    (({'type': 'text', 'text': 'done'},), ({'type': 'text', 'text': '{"rows":2}'},))
+    """
+    content = raw.get("content")
+    if content is None:
+        # Servers of 2024-10-07 have a value of any kind in its place.
+        content = [raw["toolResult"]] if "toolResult" in raw else []
+    return tuple(map(_as_block, content if isinstance(content, list) else [content]))
+
+
+def _as_block(value: Any) -> Object:
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        return value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return {"type": "text", **value}
+    return {"type": "text", "text": value if isinstance(value, str) else to_json(value).decode()}
 
 
 def _meta_of(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from toolcrib.upstream import bounds
 from toolcrib.upstream.bounds import Bounds, Meter, parse_list, run_at_once
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.framing import parse_json
-from toolcrib.upstream.http_transport import _with_bounded_events, read_bounded
+from toolcrib.upstream.http_bodies import events_for_session, read_bounded
 from toolcrib.upstream.options import ServerOptions
 
 SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}
@@ -95,7 +95,8 @@ async def test_of_large_messages_that_arrive_together_one_part_is_read_in_each_t
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\r", b"\r\n\r\n"])
 async def test_events_are_measured_one_by_one_however_their_ends_are_cut(end: bytes) -> None:
-    event = b"data: {}" + end
+    text = b'data: {"jsonrpc":"2.0","method":"m"}'
+    event = text + end
     for cut in range(1, len(event)):
 
         async def cut_events(cut: int = cut) -> AsyncIterator[bytes]:
@@ -104,8 +105,8 @@ async def test_events_are_measured_one_by_one_however_their_ends_are_cut(end: by
                 yield event[cut:]
 
         response = httpx2.Response(200, content=cut_events())
-        bounded = _with_bounded_events(response, Bounds(bytes=2 * len(event), nodes=100))
-        assert await bounded.aread() == event * 10
+        bounded = events_for_session(response, Bounds(bytes=2 * len(event), nodes=100))
+        assert await bounded.aread() == (text + b"\n\n") * 10
 
 
 @pytest.mark.anyio
@@ -115,7 +116,7 @@ async def test_an_event_that_is_too_large_ends_its_stream_however_it_is_cut(part
         while True:
             yield b"x" + part
 
-    bounded = _with_bounded_events(httpx2.Response(200, content=endless()), Bounds(bytes=100, nodes=100))
+    bounded = events_for_session(httpx2.Response(200, content=endless()), Bounds(bytes=100, nodes=100))
     assert len(await bounded.aread()) <= 100
 
 

@@ -127,9 +127,8 @@ def test_no_line_raises(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "message"),
     [
-        ({"result": "text"}, -32603, "The response has neither a result nor an error."),
         ({}, -32603, "The response has neither a result nor an error."),
-        ({"error": "no"}, -32603, "The response has neither a result nor an error."),
+        ({"error": "no"}, -32603, "no"),
         ({"error": {}}, -32603, "The error has no message."),
         ({"error": {"code": "x", "message": "m"}}, -32603, "m"),
         ({"error": {"code": -1, "message": "m", "data": 3}}, -1, "m"),

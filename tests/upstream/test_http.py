@@ -587,8 +587,8 @@ async def test_the_proxy_of_the_environment_is_used_unless_excluded(monkeypatch:
     monkeypatch.setenv("NO_PROXY", "")
     proxy = f"127.0.0.1:{free_port()}"
     for named, reason in (
-        (f"http://{proxy}", "connection refused"),
-        (proxy, "connection refused"),
+        (f"http://{proxy}", f"the proxy http://{proxy} refused the connection"),
+        (proxy, f"the proxy http://{proxy} refused the connection"),
         (f"gopher://{proxy}", "the proxy in the environment is not supported"),
     ):
         monkeypatch.setenv("HTTP_PROXY", named)

@@ -28,7 +28,7 @@ from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import LOCAL, Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
-from toolcrib.upstream.http_transport import LoginNeeded
+from toolcrib.upstream.http_failures import LoginNeeded
 from toolcrib.upstream.login_vault import LoginVault, Sealer, VaultKeyError, find_sealer
 from toolcrib.upstream.logins import PAGE_PATH, LoginService
 from toolcrib.upstream.oauth import StoredLogin

@@ -104,18 +104,10 @@ async def test_an_error_response_keeps_its_code_and_a_bounded_message() -> None:
         assert len(caught.value.message) < 1100
 
 
-@pytest.mark.parametrize(
-    ("tool", "message"),
-    [
-        ("broken", "its response is not valid JSON"),
-        ("nonsense", "The response has neither a result nor an error"),
-        ("no_blocks", "content is not a list of blocks"),
-    ],
-)
-async def test_an_invalid_response_fails_only_its_own_call_at_once(tool: str, message: str) -> None:
+async def test_an_invalid_response_fails_only_its_own_call_at_once() -> None:
     async with server_of(raw()) as server:
-        with pytest.raises(UpstreamError, match=message):
-            await call(server, tool)
+        with pytest.raises(UpstreamError, match="its response is not valid JSON"):
+            await call(server, "broken")
         assert await call_json(server, "echo", a=1) == {"a": 1}
         assert server.status.state is READY
 

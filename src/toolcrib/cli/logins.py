@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -163,10 +163,11 @@ async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  
     options = _options_of(settings, name, caller)
     async with _service(settings) as service:
         stored = service.credentials(options, caller)
-        challenge = await import_module("toolcrib.upstream.oauth").first_challenge(options)
-        if options.auth.grant != "authorization_code":
-            await stored.answer(challenge, None)
-            return None
+        with _reachable(name):
+            challenge = await import_module("toolcrib.upstream.oauth").first_challenge(options)
+            if options.auth.grant != "authorization_code":
+                await stored.answer(challenge, None)
+                return None
         stored.challenge = challenge
         pending = await service.begin(stored)
         if pending.url:
@@ -180,6 +181,17 @@ async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  
         if pending.failure:
             raise LoginRequired(f"The login at {name} failed: {pending.failure}.")
         return await stored.current()
+
+
+@contextmanager
+def _reachable(name: str) -> Iterator[None]:
+    """Say why a server, or where its tokens come from, could not be asked."""
+    failures = import_module("toolcrib.upstream.http_failures")
+    try:
+        yield
+    except import_module("httpx2").TransportError as error:
+        reason = failures.describe_transport_error(error)
+        raise LoginRequired(f"The login at {name} failed: {reason}.") from error
 
 
 async def _read_pasted(service: Any, url: str) -> None:

@@ -22,6 +22,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
+from toolcrib._version import VERSION
 from toolcrib.errors import NotAuthenticated, ServerUnavailable
 from toolcrib.server.options import ALGORITHMS, AuthOptions, IssuerOptions
 from toolcrib.upstream.guarded_fetch import is_public
@@ -132,7 +133,7 @@ class IssuerFetch:
 
     async def _read(self, url: str, host: str, form: Mapping[str, str] | None, auth: tuple[str, str] | None) -> bytes:
         resolver = _PublicResolver(self._private_hosts)
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"toolcrib/{VERSION}"}
         if auth is not None:
             headers["Authorization"] = _basic(*auth)
         async with (

@@ -193,15 +193,34 @@ def encode_message(message: Mapping[str, Any]) -> bytes:
 def result_of(message: Any, problem: str = INVALID_RESPONSE) -> dict[str, Any]:
     """Return a response's result. Raises `MCPError` for its error, and `ExchangeError` if it has neither."""
     if isinstance(message, dict):
-        result, error = message.get("result"), message.get("error")
-        if isinstance(result, dict):
+        result, error = as_result(message), message.get("error")
+        if result is not None:
             return result
         if isinstance(error, dict):
             code, text = error.get("code"), error.get("message")
             raise MCPError(
                 code if isinstance(code, int) else INTERNAL_ERROR, str(text or "no message"), error.get("data")
             )
+        if isinstance(error, str) and error:
+            raise MCPError(INTERNAL_ERROR, error)
     raise ExchangeError(FailureKind.ANSWER, problem)
+
+
+def as_result(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the result in a response as the object that it should be; None if there is none.
+
+    A call whose result is a bare text or list has run all the same, so that its result must not be lost.
+    """
+    result = message.get("result")
+    if isinstance(result, dict):
+        return result
+    is_missing = "result" not in message or (result is None and message.get("error") is not None)
+    return None if is_missing else {"content": result}
+
+
+async def never_lost() -> bool:
+    """The `has_lost_session` of a transport without sessions."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +235,8 @@ class Channel:
     fast_path: FastPath | None = None
     wait_listening: Callable[[], Awaitable[None]] = no_stream
     """Waits until the server can send requests outside of any response, or is known to have no stream for them."""
+    has_lost_session: Callable[[], Awaitable[bool]] = never_lost
+    """Asks the server whether it still knows the session, and closes the channel if not."""
     stderr_tail: Callable[[], str] = no_stderr
     """Returns the most informative recent line of the server's stderr."""
 
@@ -250,9 +271,12 @@ class ExchangeError(Exception):
     `reason` is one line without secrets and without a full stop.
     """
 
-    def __init__(self, kind: FailureKind, reason: str, *, code: int | None = None, data: Any = None) -> None:
-        """`code` and `data` are those of the server's JSON-RPC error."""
+    def __init__(
+        self, kind: FailureKind, reason: str, *, code: int | None = None, data: Any = None, retry_after_s: float = 0.0
+    ) -> None:
+        """`code` and `data` are those of the server's JSON-RPC error; `retry_after_s` is how long it asks to wait."""
         super().__init__(reason)
+        self.retry_after_s = retry_after_s
         self.kind = kind
         self.reason = reason
         self.code = code
@@ -277,5 +301,7 @@ def embedded_failure(error: MCPError) -> ExchangeError | None:
     """Return the failure that our HTTP transport encoded in an error response, or None for a server's own error."""
     data = error.data
     if isinstance(data, dict) and data.get("mark") == FAILURE_MARK:
-        return ExchangeError(FailureKind[data["kind"]], error.message)
+        return ExchangeError(
+            FailureKind[data["kind"]], error.message, retry_after_s=float(data.get("retry_after_s", 0.0))
+        )
     return None

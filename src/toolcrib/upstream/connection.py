@@ -47,6 +47,7 @@ from toolcrib.upstream.forwarding import ServerMessages, UpstreamExchange
 from toolcrib.upstream.negotiation import (
     CLIENT_INFO,
     NORMALIZE,
+    SDK_CLOSED,
     TASKS_VERSION,
     Handshake,
     HeaderMap,
@@ -59,7 +60,6 @@ from toolcrib.upstream.redact import Redactor
 from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, replace_surrogates
 
 _EMPTY: Final[Object] = {}
-_SDK_CLOSED: Final = "Connection closed"
 _SDK_STREAM_ENDED: Final = "SSE stream ended"
 """How the SDK's messages begin if the response's own stream broke off."""
 _SDK_PARSE_FAILURE: Final = "Failed to parse JSON response: "
@@ -332,7 +332,7 @@ class Connection:
         except FastPathUnavailable:
             return None
         except (MCPError, ExchangeError) as error:
-            raise self._failure(error) from error
+            raise await self._failure(error) from error
         finally:
             self._ended()
 
@@ -475,17 +475,24 @@ class Connection:
         try:
             return await exchange
         except (MCPError, ExchangeError) as error:
-            raise self._failure(error) from error
+            raise await self._failure(error) from error
         finally:
             self._ended()
 
-    def _failure(self, error: MCPError | ExchangeError) -> ExchangeError:
+    async def _failure(self, error: MCPError | ExchangeError) -> ExchangeError:
         failure = _exchange_error(error, self._redact) if isinstance(error, MCPError) else error
         if failure.kind is FailureKind.LOST:
             self.channel.refresh_needed.set()
         if failure.kind is FailureKind.CLOSED and self.channel.closed.is_set:
             failure = ExchangeError(FailureKind.CLOSED, self.channel.closed.reason)
+        if _blames_session(failure) and not self.protocol.modern and await self.channel.has_lost_session():
+            failure = ExchangeError(FailureKind.SESSION, failure.reason)
         return failure
+
+
+def _blames_session(failure: ExchangeError) -> bool:
+    """Whether a server may say that it does not know the session; servers say it in many ways, and tools too."""
+    return failure.kind in (FailureKind.ANSWER, FailureKind.STATUS) and "session" in failure.reason.lower()
 
 
 def _list_changes(part: ToolsCapability | PromptsCapability | ResourcesCapability | None) -> bool:
@@ -498,7 +505,7 @@ def _exchange_error(error: MCPError, redact: Redactor) -> ExchangeError:
     if failure is not None:
         return failure
     message = redact(error.message, MAX_ERROR)
-    if error.code == CONNECTION_CLOSED and message == _SDK_CLOSED:
+    if error.code == CONNECTION_CLOSED and message == SDK_CLOSED:
         return ExchangeError(FailureKind.CLOSED, "the connection was closed")
     if error.code == CONNECTION_CLOSED and message.startswith(_SDK_STREAM_ENDED):
         return ExchangeError(FailureKind.LOST, "the connection broke off")

@@ -4,9 +4,10 @@ A line that is not a message is skipped. A message that is invalid or too large,
 becomes an error response to that request, so that its caller does not wait for the deadline.
 """
 
+import codecs
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -32,7 +33,7 @@ from toolcrib.upstream.bounds import (
     parse_list,
     result_bounds,
 )
-from toolcrib.upstream.channel import FAILURE_MARK, FailureKind
+from toolcrib.upstream.channel import FAILURE_MARK, FailureKind, as_result
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.wire import NESTED_TOO_DEEP
 
@@ -244,6 +245,7 @@ def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[l
     """Return the messages in one line: one, several for a batch, none for anything else."""
     if isinstance(line, OversizedLine):
         return _error_response(line.head, line.tail, f"its response {line.problem}")
+    line = line.removeprefix(codecs.BOM_UTF8)
     if line[:64].lstrip()[:1] not in (b"{", b"["):
         start = line.find(_BEGINNING)
         return (yield from parse_line(line[start:], is_list=is_list)) if start >= 0 else []
@@ -287,19 +289,44 @@ def parse_json(text: bytes) -> Any:
     except ValueError as error:
         if _RECURSION in str(error):
             raise TooDeepError from error
+        if text.startswith(codecs.BOM_UTF8):
+            return parse_json(text[len(codecs.BOM_UTF8) :])
         if not _may_hold_surrogates(text):
             raise
     return _load_json(_replace_surrogates(text))
 
 
-def repair_json(text: bytes) -> bytes:
-    """Replace unpaired surrogates in a JSON text that is invalid because of them. The length stays the same."""
-    if _may_hold_surrogates(text):
-        try:
-            _load_json(text)
-        except ValueError:
-            return _replace_surrogates(text)
-    return text
+def message_for_session(text: bytes, *, answers: bool, request_id: int | str | None = None) -> bytes | None:
+    """Return the message in a JSON text as the SDK's session reads it; None if there is none.
+
+    `answers` is whether an outcome that names no request answers the one whose response this is.
+
+    >>> message_for_session(b'\xef\xbb\xbf[{"id": 1.0, "result": {}}]', answers=False)
+    b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    """
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return None
+    item = response_in(value)
+    if not isinstance(item, dict):
+        return None
+    if answers and is_outcome(item) and (request_id is not None or _request_id(item.get("id")) is None):
+        item["id"] = 0 if request_id is None else request_id
+    message = _message(item)
+    return None if message is None else message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+def response_in(value: Any) -> Any:
+    """Return the response in a batch of messages; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    return next((item for item in value if isinstance(item, dict) and is_outcome(item)), None)
+
+
+def is_outcome(message: Mapping[str, Any]) -> bool:
+    """Whether a message is the response to a request."""
+    return "method" not in message and ("result" in message or "error" in message)
 
 
 def _may_hold_surrogates(text: bytes) -> bool:
@@ -346,13 +373,13 @@ def _message(item: dict[str, Any]) -> JSONRPCMessage | None:
     request_id = _request_id(item.get("id"))
     method, params = item.get("method"), item.get("params")
     if isinstance(method, str):
-        params = params if isinstance(params, dict) else None
+        given = {"params": params} if isinstance(params, dict) else {}
         if request_id is None:
-            return JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
-        return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
+            return JSONRPCNotification(jsonrpc="2.0", method=method, **given)
+        return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, **given)
     if request_id is None:
         return None
-    if isinstance(result := item.get("result"), dict):
+    if (result := as_result(item)) is not None:
         # Without validation, which would copy the result.
         return JSONRPCResponse.model_construct(jsonrpc="2.0", id=request_id, result=result)
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(item.get("error")))
@@ -365,6 +392,8 @@ def _request_id(value: Any) -> int | str | None:
 
 
 def _error(raw: Any) -> ErrorData:
+    if isinstance(raw, str) and raw:
+        return ErrorData(code=INTERNAL_ERROR, message=raw)
     if not isinstance(raw, dict):
         return ErrorData(code=INTERNAL_ERROR, message="The response has neither a result nor an error.")
     code, message = raw.get("code"), raw.get("message")
@@ -410,17 +439,17 @@ class LineEnds:
     """Turns all line ends of an event stream into line feeds."""
 
     def __init__(self) -> None:
-        self._held = b""
-        """A carriage return at the end of a chunk, whose line feed may follow."""
+        self._after_return = False
+        """Whether the last byte was a carriage return, to which a line feed may still belong."""
 
     def normalized(self, chunk: bytes) -> bytes:
         """Return the next part of the stream."""
-        chunk = self._held + chunk
-        self._held = b""
+        if self._after_return and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_return = False
         if b"\r" not in chunk:
             return chunk
-        if chunk.endswith(b"\r"):
-            chunk, self._held = chunk[:-1], b"\r"
+        self._after_return = chunk.endswith(b"\r")
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
@@ -461,6 +490,16 @@ class EventParser:
             yield _read_event(block)
         self._meter.add(bytes(self._buffer) if completed else chunk)
         self._check_size(len(self._buffer))
+
+    def end(self) -> Iterator[ServerEvent]:
+        """Yield what the end of the stream completes, or cuts: some servers leave out the last blank line.
+
+        Its id does not count, as the rest of a cut event could not be asked for.
+        """
+        block = bytes(self._buffer).strip(b"\n")
+        self._buffer.clear()
+        if block:
+            yield _read_event(block)._replace(id="")
 
     def _check_size(self, size: int) -> None:
         if problem := self._bounds.problem(size, self._meter.nodes):

@@ -15,10 +15,9 @@ import httpx2
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from toolcrib._version import VERSION
 from toolcrib.upstream.bounds import Bounds
+from toolcrib.upstream.http_bodies import read_bounded
 from toolcrib.upstream.http_pool import AiohttpTransport
-from toolcrib.upstream.http_transport import read_bounded
 from toolcrib.upstream.redact import bare_url
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -125,7 +124,6 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """Return the response with its body. Raises `httpx2.TransportError`, whose text says what was wrong."""
         if problem := self._trusted.problem(request.url):
             raise httpx2.UnsupportedProtocol(f"{bare_url(str(request.url))} is not asked: {problem}")
-        request.headers.setdefault("user-agent", f"toolcrib/{VERSION}")
         request.headers.setdefault("accept", "application/json")  # some token endpoints answer with a form otherwise
         try:
             with anyio.fail_after(REQUEST_TIMEOUT_S):

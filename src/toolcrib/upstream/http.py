@@ -8,7 +8,7 @@ import itertools
 import os
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 from pydantic_core import to_json
 
-from toolcrib._version import VERSION
 from toolcrib.upstream.bounds import (
     LIST_METHODS,
     Bounds,
@@ -50,9 +49,10 @@ from toolcrib.upstream.channel import (
     encode_message,
     result_of,
 )
-from toolcrib.upstream.framing import EventParser, parse_in_steps, parse_json
-from toolcrib.upstream.http_pool import AiohttpTransport
-from toolcrib.upstream.http_transport import AuthTransport, byte_chunks
+from toolcrib.upstream.framing import EventParser, ServerEvent, is_outcome, parse_in_steps, parse_json, response_in
+from toolcrib.upstream.http_bodies import EVENT_STREAM, JSON, byte_chunks
+from toolcrib.upstream.http_pool import AiohttpTransport, http_client
+from toolcrib.upstream.http_transport import AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.wire import CLIENT_CAPABILITIES, NESTED_TOO_DEEP
@@ -64,7 +64,8 @@ _DELETE_TIMEOUT_S: Final = 1.0
 """For the server to accept the end of its session."""
 _CERTIFICATE_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _HEADERS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-_EVENT_STREAM: Final = "text/event-stream"
+_OTHER_REQUEST: Final = "its response answers another request"
+_UNREADABLE_EVENT: Final = "its response holds an event that is not a JSON-RPC message, and no result"
 _METHOD_NOT_FOUND: Final = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
 _MAX_CONTENT_TYPE: Final = 80
 _RESUME_AFTER_S: Final = 1.0
@@ -129,11 +130,11 @@ def proxy_of(url: httpx2.URL) -> str | None:
     return proxy
 
 
-def http_client(transport: AuthTransport, fleet: FleetOptions) -> httpx2.AsyncClient:
-    """Return a client whose requests all use the transport. It has no read timeout: each call has its own deadline."""
-    timeout = httpx2.Timeout(_IO_TIMEOUT_S, connect=fleet.http_connect_timeout_s, read=None)
-    agent = {"user-agent": f"toolcrib/{VERSION}"}
-    return httpx2.AsyncClient(transport=transport, timeout=timeout, headers=agent, trust_env=False)
+def session_client(transport: AuthTransport, fleet: FleetOptions) -> httpx2.AsyncClient:
+    """Return a client for a session. It has no read timeout: each call has its own deadline."""
+    return http_client(
+        transport, timeout=httpx2.Timeout(_IO_TIMEOUT_S, connect=fleet.http_connect_timeout_s, read=None)
+    )
 
 
 def open_channel(
@@ -151,6 +152,7 @@ def open_channel(
         notifications=notifications,
         fast_path=direct_caller,
         wait_listening=direct_caller.wait_listening,
+        has_lost_session=direct_caller.has_lost_session,
     )
 
 
@@ -190,6 +192,10 @@ class DirectCaller:
         """Wait until the server has answered the request for its stream of messages."""
         if self._transport is not None:
             await self._transport.listening.wait()
+
+    async def has_lost_session(self) -> bool:
+        """Ask whether the server still knows the session."""
+        return self._transport is not None and await self._transport.has_lost_session()
 
     has_streams = True
 
@@ -248,7 +254,7 @@ class DirectCaller:
             return None
         if isinstance(response, bytes):
             try:
-                return result_of(parse_json(response))
+                return result_of(response_in(parse_json(response)))
             except ValueError as error:
                 raise _unreadable(error) from error
 
@@ -282,7 +288,7 @@ class DirectCaller:
             await response.aclose()
             raise FastPathUnavailable
         kind = response.headers.get("content-type", "").lower()
-        if kind.startswith(_EVENT_STREAM):
+        if kind.startswith(EVENT_STREAM):
             stream = _ResponseStream(self, request_id, headers, exchange, bounds, resumable=not modern)
             return await stream.read(response)
         return await _read_json(response, kind, bounds)
@@ -294,7 +300,7 @@ class DirectCaller:
 
     async def resume(self, last_event_id: str, headers: Mapping[str, str]) -> httpx2.Response:
         """Ask a server of an older version for the rest of a stream. Raises `httpx2.TransportError`."""
-        return await self._send("GET", {**headers, "accept": _EVENT_STREAM, "last-event-id": last_event_id})
+        return await self._send("GET", {**headers, "accept": EVENT_STREAM, "last-event-id": last_event_id})
 
     async def _send(
         self, method: str, headers: Mapping[str, str], content: bytes = b"", bounds: Bounds | None = None
@@ -358,6 +364,8 @@ class _ResponseStream:
         self._resumable = resumable
         self._last_event_id = ""
         self._retry_s = _RESUME_AFTER_S
+        self._problem = ""
+        """What came in place of the result, if anything did."""
 
     async def read(self, response: httpx2.Response) -> dict[str, Any]:
         """Return the result. Raises `MCPError` or `ExchangeError`."""
@@ -368,11 +376,12 @@ class _ResponseStream:
             try:
                 result = await self._read_messages(messages)
                 await messages.drain()
-            except ValueError as error:
-                raise ExchangeError(FailureKind.ANSWER, INVALID_RESPONSE) from error
+            except ValueError as error:  # it is nested too deep
+                raise _unreadable(error) from error
             finally:
                 self._last_event_id = messages.last_event_id or self._last_event_id
                 self._retry_s = self._retry_s if messages.retry_s is None else messages.retry_s
+                self._problem = messages.problem or self._problem
                 await messages.close()
             if result is not None:
                 return result
@@ -382,9 +391,11 @@ class _ResponseStream:
     async def _read_messages(self, messages: "_Messages", begin: _BeginAnswer | None = None) -> dict[str, Any] | None:
         """Return the result; None if the stream ended without it. `begin` starts to answer a question."""
         while (message := await messages.next()) is not None:
-            if message.get("id") == self._request_id and "method" not in message:
-                return result_of(message)
-            if "id" not in message or "method" not in message:
+            if is_outcome(message):
+                if message.get("id") in (self._request_id, None):  # it can answer no other request
+                    return result_of(message)
+                self._problem = _OTHER_REQUEST
+            elif "id" not in message or "method" not in message:
                 await self._handle(message)
             elif begin is not None:
                 begin(message)
@@ -424,7 +435,7 @@ class _ResponseStream:
 
     async def _resumed(self, failures: int) -> httpx2.Response:
         """The rest of the response. Raises `ExchangeError` if the server cannot or does not continue it."""
-        lost = ExchangeError(FailureKind.LOST, "the connection broke off")
+        lost = ExchangeError(FailureKind.LOST, self._problem or "the connection broke off")
         while self._resumable and self._last_event_id and failures < _MAX_RESUMES:
             await anyio.sleep(min(self._retry_s, _MAX_RESUME_AFTER_S))
             try:
@@ -449,6 +460,8 @@ class _Messages:
         self._bounds = bounds
         self._waiting: deque[dict[str, Any]] = deque()
         self._ended = False
+        self.problem = ""
+        """What was wrong with an event that could not be read."""
         self.last_event_id = ""
         self.retry_s: float | None = None
 
@@ -459,21 +472,34 @@ class _Messages:
         return self._waiting.popleft() if self._waiting else None
 
     async def _read(self) -> None:
+        chunk = b""
         try:
             chunk = await anext(self._chunks)
             events = list(self._parser.feed(chunk))
-        except (StopAsyncIteration, httpx2.TransportError):
+        except StopAsyncIteration:
+            self._ended, events = True, list(self._parser.end())
+        except httpx2.TransportError:
             self._ended = True
             return
         except OverflowError as error:
             raise ExchangeError(FailureKind.ANSWER, f"its response {error}") from error
         await take_turn(self._parser.pending_bytes, len(chunk))
+        await self._take(events)
+
+    async def _take(self, events: Iterable[ServerEvent]) -> None:
         for event in events:
             self.last_event_id = event.id or self.last_event_id
             self.retry_s = self.retry_s if event.retry_s is None else event.retry_s
             if not event.data:
                 continue
-            message = await run_in_steps(parse_in_steps(event.data, is_list=self._bounds.in_steps))
+            try:
+                message = await run_in_steps(parse_in_steps(event.data, is_list=self._bounds.in_steps))
+            except TooDeepError:
+                raise
+            except ValueError:  # what follows it may still be the result
+                self.problem = self.problem if self._ended else _UNREADABLE_EVENT
+                continue
+            message = response_in(message)
             if isinstance(message, dict):
                 self._waiting.append(message)
 
@@ -496,7 +522,7 @@ class _Messages:
 
 async def _read_json(response: httpx2.Response, kind: str, bounds: Bounds) -> dict[str, Any]:
     try:
-        if not kind.startswith(_HEADERS["content-type"]):
+        if not kind.startswith(JSON):
             raise ExchangeError(FailureKind.ANSWER, f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}")
         return await _read_message(await response.aread(), response.status_code, bounds)
     finally:
@@ -505,7 +531,8 @@ async def _read_json(response: httpx2.Response, kind: str, bounds: Bounds) -> di
 
 async def _read_message(body: bytes, status: int, bounds: Bounds) -> dict[str, Any]:
     try:
-        return result_of(await run_in_steps(parse_in_steps(body, is_list=bounds.in_steps)), _problem_of(status))
+        message = await run_in_steps(parse_in_steps(body, is_list=bounds.in_steps))
+        return result_of(response_in(message), _problem_of(status))
     except ValueError as error:
         raise _unreadable(error) from error
 
@@ -541,7 +568,7 @@ async def _streamable(
 ) -> AsyncIterator[Streams]:
     transport = connect()
     url = bare_url(options.url)
-    async with http_client(transport, fleet) as client:
+    async with session_client(transport, fleet) as client:
         try:
             async with streamable_http_client(
                 url, http_client=client, terminate_on_close=False, max_sse_event_size=result_bounds(options).bytes

@@ -27,6 +27,8 @@ _PLAIN_HEAD: Final = re.compile(
     rb"HTTP/1\.1 ([2-5][0-9][0-9]) [\t -~]*\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)+)\r\n"
 )
 """The head of a response in which nothing is open to interpretation."""
+CUT_OFF: Final = "its response was cut off"
+NOT_HTTP: Final = "its response is not HTTP"
 _HEAD_END: Final = b"\r\n\r\n"
 _SINGLE: Final = frozenset({b"content-length", b"content-type", b"connection"})
 """Headers of which a second one would make the first one doubtful."""
@@ -40,6 +42,10 @@ _KEPT_FOR: Final = re.compile(rb"(?:.*,)?[\t ]*timeout[\t ]*=[\t ]*([0-9]{1,9})[
 """A header `Keep-Alive` that says for how many seconds the server keeps the connection."""
 
 Headers = list[tuple[bytes, bytes]]
+
+
+class BadResponse(httpx2.RemoteProtocolError):
+    """A response that is not HTTP, breaks a limit, or breaks off, as its text says. The request may have run."""
 
 
 class ConnectionOwner(Protocol):
@@ -251,6 +257,8 @@ class HttpConnection(asyncio.Protocol):
         reads_to_end = self._has_head and not self._has_length and not self._is_complete
         if exc is None and reads_to_end:
             self.on_message_complete()
+        elif exc is None and not self._is_complete and (self._has_head or self._held):
+            self._fail(BadResponse(CUT_OFF))
         elif exc is None:
             self._fail(httpx2.RemoteProtocolError("the connection was closed without an answer"))
         else:
@@ -277,14 +285,14 @@ class HttpConnection(asyncio.Protocol):
             self._parser = self._new_parser(self)
         try:
             self._parser.feed_data(data)
-        except self._parser_errors as error:
-            self._fail(httpx2.RemoteProtocolError(f"its response is not HTTP: {error}"))
+        except self._parser_errors:
+            self._fail(BadResponse(NOT_HTTP))
             self.close()
             return
         if not self._has_head:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES:
-                self._fail(httpx2.RemoteProtocolError("the head of its response is too large"))
+                self._fail(BadResponse("the head of its response is too large"))
                 self.close()
         elif self._is_read():
             # Only now: a message that is followed by more bytes has failed to parse.
@@ -349,7 +357,7 @@ class HttpConnection(asyncio.Protocol):
             self._is_json = self._has_length = False
             return
         if self._is_complete:
-            self._fail(httpx2.RemoteProtocolError("it sent a second response"))
+            self._fail(BadResponse("it sent a second response"))
             return
         self._is_complete = True
         if self._is_streaming:

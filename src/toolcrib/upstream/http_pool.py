@@ -9,8 +9,9 @@ import importlib.util
 import math
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from functools import lru_cache
+from http import HTTPStatus
 from http.cookies import SimpleCookie
 from ssl import SSLContext
 from typing import Any, Final
@@ -21,7 +22,9 @@ import httpx2
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from toolcrib.upstream.http_connection import HttpConnection, PooledResponse
+from toolcrib._version import VERSION
+from toolcrib.upstream.http_connection import CUT_OFF, NOT_HTTP, BadResponse, HttpConnection, PooledResponse
+from toolcrib.upstream.redact import bare_url
 
 KEEP_ALIVE_S: Final = 30.0
 """How long an idle connection is kept, in seconds."""
@@ -39,6 +42,10 @@ _CONNECTION_HEADERS: Final = frozenset({b"connection", b"content-length", b"tran
 """Headers that the connection writes itself."""
 _SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add although httpx2 left them out on purpose."""
+USER_AGENT: Final = f"toolcrib/{VERSION}"
+"""What every request says it comes from, unless the settings say otherwise: firewalls block requests without it."""
+_PROXY_HEADERS: Final = {"User-Agent": USER_AGENT}
+_TIMEOUT: Final = httpx2.Timeout(5.0)
 FOR_CALLER_KEY: Final = "toolcrib.for_caller"
 """Extension of a request that is sent for a caller."""
 
@@ -258,6 +265,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; the response's body is streamed. Raises `httpx2.TransportError`."""
+        request.headers.setdefault("user-agent", USER_AGENT)
         try:
             # Cheaper than `items`, which guesses the encoding of all headers for each of them.
             headers = [
@@ -272,14 +280,50 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 headers=headers,
                 allow_redirects=False,
                 proxy=self._proxy,
+                proxy_headers=_PROXY_HEADERS if self._proxy else None,
                 timeout=_timeout(*_limits(request)),
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _as_httpx_error(error) from error
+            raise self._as_httpx_error(error) from error
         if response.cookies and self._cookies is not None and not request.extensions.get(FOR_CALLER_KEY):
             self._needs_session = True
             self._cookies.keep(response.cookies, response.url)
         return httpx2.Response(response.status, headers=list(response.raw_headers), stream=_ResponseBody(response))
+
+    def _as_httpx_error(self, error: Exception) -> httpx2.TransportError:
+        problem = _proxy_problem(error) if self._proxy else ""
+        return ProxyFailure(f"the proxy {bare_url(self._proxy or '')} {problem}") if problem else _as_httpx_error(error)
+
+
+def http_client(
+    transport: httpx2.AsyncBaseTransport,
+    headers: Mapping[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+) -> httpx2.AsyncClient:
+    """Return a client whose requests all use the transport, and nothing of the environment."""
+    whole = httpx2.Headers({"user-agent": USER_AGENT})
+    whole.update(headers)
+    return httpx2.AsyncClient(transport=transport, headers=whole, timeout=timeout or _TIMEOUT, trust_env=False)
+
+
+class ProxyFailure(httpx2.ProxyError):
+    """A proxy gave no connection; the text names the proxy, without its credentials."""
+
+
+def _proxy_problem(error: Exception) -> str:
+    """Say what a proxy did, after its name; empty if the error is not about the proxy."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return "requires credentials; write a user and a password into its address"
+        return f"refused the connection with HTTP {error.status} {error.message}".rstrip()
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "gave no connection in time"
+    if not isinstance(error, aiohttp.ClientProxyConnectionError):
+        return ""
+    if isinstance(error.os_error, ConnectionRefusedError):
+        return "refused the connection"
+    is_unknown = isinstance(error.os_error, socket.gaierror) or isinstance(error.__cause__, socket.gaierror)
+    return "has a host name that is unknown" if is_unknown else "cannot be reached"
 
 
 class _OwnCookies(aiohttp.CookieJar):
@@ -327,24 +371,25 @@ def _parsed_url(url: str) -> URL:
 
 @lru_cache(maxsize=64)
 def _timeout(connect_s: float | None, read_s: float | None) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=read_s)
+    # The whole way: `sock_connect` alone would wait without end for the answer of a proxy, or of a TLS handshake.
+    return aiohttp.ClientTimeout(total=None, connect=connect_s, sock_read=read_s)
 
 
 def _as_httpx_error(error: Exception) -> httpx2.TransportError:
     """Map the error to httpx2's. The mapping keeps the difference between sent and unsent requests."""
     kinds: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
-        (aiohttp.ClientHttpProxyError, httpx2.ProxyError),
-        (aiohttp.ClientProxyConnectionError, httpx2.ProxyError),
         (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
         (aiohttp.ClientConnectorError, httpx2.ConnectError),
         (aiohttp.InvalidURL, httpx2.UnsupportedProtocol),
         (aiohttp.NonHttpUrlClientError, httpx2.UnsupportedProtocol),
         (TimeoutError, httpx2.ReadTimeout),
         (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
-        (aiohttp.ClientPayloadError, httpx2.RemoteProtocolError),
-        (aiohttp.ClientResponseError, httpx2.RemoteProtocolError),
         (ValueError, httpx2.LocalProtocolError),
     )
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return BadResponse(CUT_OFF)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return BadResponse(NOT_HTTP)
     for theirs, ours in kinds:
         if isinstance(error, theirs):
             return ours(str(error))

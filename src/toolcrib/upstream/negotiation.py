@@ -40,6 +40,8 @@ from toolcrib.types import SHOW_ALL_META, Context, Object
 from toolcrib.upstream.channel import ExchangeError, FailureKind, embedded_failure
 
 _EMPTY: Final[Object] = {}
+SDK_CLOSED: Final = "Connection closed"
+"""How the SDK says that a whole connection has ended, and not the response to one request."""
 HeaderMap = Mapping[tuple[str, ...], str]
 """Which arguments, by path, a tool wants repeated as headers (its `x-mcp-header` annotations)."""
 CLIENT_INFO: Final = {"name": "toolcrib", "version": VERSION}
@@ -174,7 +176,7 @@ async def _discover(client: ClientSession) -> bool:
             failure = embedded_failure(error)
             if failure is not None and failure.kind in (FailureKind.UNSENT, FailureKind.LOGIN):
                 raise
-            if failure is None and error.code == CONNECTION_CLOSED:
+            if failure is None and error.code == CONNECTION_CLOSED and error.message == SDK_CLOSED:
                 raise ClosedOnDiscover(FailureKind.CLOSED, "the connection was closed") from error
             mutual = _mutual_version(error)
             if mutual is None or attempt:

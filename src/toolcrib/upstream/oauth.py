@@ -22,8 +22,9 @@ from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S
 from toolcrib.upstream.http import proxy_of, ssl_context
-from toolcrib.upstream.http_pool import AiohttpTransport
-from toolcrib.upstream.http_transport import SESSION_HEADER, VERSION_HEADER, LoginNeeded, NoAccessToken, same_origin
+from toolcrib.upstream.http_failures import LoginNeeded, NoAccessToken
+from toolcrib.upstream.http_pool import AiohttpTransport, http_client
+from toolcrib.upstream.http_transport import SESSION_HEADER, VERSION_HEADER, same_origin
 from toolcrib.upstream.login_vault import Login, LoginRejected, LoginVault, login_key
 from toolcrib.upstream.negotiation import CLIENT_INFO
 from toolcrib.upstream.oauth_flows import Ask, Challenge, FlowRunner, LoginFailed, PersonFlow, plain_model
@@ -101,7 +102,7 @@ async def first_challenge(options: ServerOptions) -> Challenge:
     headers = {"accept": "application/json, text/event-stream", VERSION_HEADER: version}
     start = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
     transport = AiohttpTransport(ssl_context(), proxy=proxy_of(httpx2.URL(options.url)))
-    async with httpx2.AsyncClient(transport=transport, headers=options.headers, trust_env=False) as client:
+    async with http_client(transport, options.headers) as client:
         with anyio.move_on_after(REQUEST_TIMEOUT_S):
             # Some servers let everybody begin, and ask for a token when the tools are listed.
             for method, params in (("initialize", start), ("tools/list", {})):

@@ -31,7 +31,9 @@ from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
 from toolcrib.upstream.http import proxy_of, ssl_context
-from toolcrib.upstream.http_transport import VERSION_HEADER, describe_transport_error
+from toolcrib.upstream.http_failures import describe_transport_error
+from toolcrib.upstream.http_pool import http_client
+from toolcrib.upstream.http_transport import VERSION_HEADER
 from toolcrib.upstream.login_vault import Login
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
@@ -148,7 +150,7 @@ class FlowRunner:
 
     def _client(self) -> httpx2.AsyncClient:
         transport = GuardedTransport(ssl_context(), self._trusted, proxy=proxy_of(httpx2.URL(self._url)))
-        return httpx2.AsyncClient(transport=transport, trust_env=False)
+        return http_client(transport)
 
 
 def _trusted_hosts(options: ServerOptions) -> TrustedHosts:

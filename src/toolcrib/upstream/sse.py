@@ -17,15 +17,17 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCRequest
 from pydantic import ValidationError
 
-from toolcrib.upstream import http_transport
 from toolcrib.upstream.bounds import Bounds, list_bounds, run_in_steps, take_turn
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import ExpectedResponses, LineEnds, LineSplitter, OversizedLine
-from toolcrib.upstream.http import WithTokens, auth_transport, http_client
+from toolcrib.upstream.http import WithTokens, auth_transport, session_client
+from toolcrib.upstream.http_bodies import EVENT_STREAM, byte_chunks
+from toolcrib.upstream.http_failures import LoginNeeded, describe_status, describe_transport_error, without_token
+from toolcrib.upstream.http_transport import BOUNDS_KEY, AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
-_HEADERS: Final = {"accept": "text/event-stream", "cache-control": "no-store"}
+_HEADERS: Final = {"accept": EVENT_STREAM, "cache-control": "no-store"}
 _POST_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
 _DATA: Final = b"data:"
 _EVENT: Final = b"event:"
@@ -60,8 +62,8 @@ async def _sse_transport(
     transport = auth_transport(options, fleet, redact, closed, refresh_needed, with_tokens)
     url = bare_url(options.url)
     async with (
-        http_client(transport, fleet) as client,
-        _open_events(client, url, redact, list_bounds(options)) as response,
+        session_client(transport, fleet) as client,
+        _open_events(client, url, redact, list_bounds(options), transport) as response,
         _SseStreams(client, response, options, url, closed) as wire,
         anyio.create_task_group() as group,
     ):
@@ -76,23 +78,23 @@ async def _sse_transport(
 
 @asynccontextmanager
 async def _open_events(
-    client: httpx2.AsyncClient, url: str, redact: Redactor, bounds: Bounds
+    client: httpx2.AsyncClient, url: str, redact: Redactor, bounds: Bounds, transport: AuthTransport
 ) -> AsyncIterator[httpx2.Response]:
     try:
-        extensions = {http_transport.BOUNDS_KEY: bounds}
+        extensions = {BOUNDS_KEY: bounds}
         async with client.stream("GET", url, headers=_HEADERS, extensions=extensions) as response:
             if not response.is_success:
                 body = await response.aread()
-                reason = http_transport.describe_status(response.status_code, response.headers, body, sse=True)
-                raise ExchangeError(FailureKind.STATUS, redact(http_transport.without_token(response.request, reason)))
+                reason = describe_status(response.status_code, response.headers, body, sse=True)
+                raise ExchangeError(FailureKind.STATUS, redact(without_token(response.request, reason)))
             kind = response.headers.get("content-type", "")
-            if not kind.lower().startswith(_HEADERS["accept"]):
+            if not kind.lower().startswith(EVENT_STREAM):
                 reason = f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}"
                 raise ExchangeError(FailureKind.ANSWER, reason)
             yield response
     except httpx2.TransportError as error:
-        kind_of_failure = FailureKind.LOGIN if isinstance(error, http_transport.LoginNeeded) else FailureKind.UNSENT
-        raise ExchangeError(kind_of_failure, http_transport.describe_transport_error(error)) from error
+        kind_of_failure = FailureKind.LOGIN if isinstance(error, LoginNeeded) else FailureKind.UNSENT
+        raise ExchangeError(kind_of_failure, transport.describe(error)) from error
 
 
 class _SseStreams:
@@ -131,12 +133,12 @@ class _SseStreams:
         reason = "it closed its event stream"
         try:
             lines, line_ends = LineSplitter(self._bounds), LineEnds()
-            async for chunk in http_transport.byte_chunks(self._events):
+            async for chunk in byte_chunks(self._events):
                 for line in lines.feed(line_ends.normalized(chunk)):
                     await self._take(line)
                 await take_turn(lines.pending_bytes, len(chunk))
         except httpx2.TransportError as error:
-            reason = http_transport.describe_transport_error(error)
+            reason = describe_transport_error(error)
         except ExchangeError as error:
             reason = f"its event stream cannot be used: {error}"
         except _GONE:
@@ -207,6 +209,4 @@ def _error_data(response: httpx2.Response) -> ErrorData:
     try:
         return JSONRPCError.model_validate_json(response.content).error
     except ValidationError:
-        return ErrorData(
-            code=INTERNAL_ERROR, message=http_transport.describe_status(response.status_code, response.headers, b"")
-        )
+        return ErrorData(code=INTERNAL_ERROR, message=describe_status(response.status_code, response.headers, b""))

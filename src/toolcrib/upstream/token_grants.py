@@ -35,7 +35,7 @@ from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
 from toolcrib.sanitize import MAX_REASON, one_line
-from toolcrib.upstream.http_transport import NoAccessToken
+from toolcrib.upstream.http_failures import NoAccessToken
 from toolcrib.upstream.oauth import ServerCredentials
 from toolcrib.upstream.oauth_flows import Challenge, FlowRunner, KeptTokens, LoginFailed, name_no_resource
 from toolcrib.upstream.options import IdentityProviderOptions, OAuthClientOptions, ServerOptions
