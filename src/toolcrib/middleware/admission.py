@@ -177,7 +177,18 @@ class Admission:
         self.queue = FairQueue(share=options.search_share, waiting=options.search_queue)
         self._rates = rates
         self._audit = audit
-        self._refused = refused
+        self.count = refused
+        """What counts refusals."""
+
+    def report_refusal(self, ctx: Context, action: str, error: ToolcribError) -> None:
+        """Report a request that a limit refused elsewhere."""
+        self._count_refusal(error)
+        if self._audit is not None:
+            self._audit.begin(ctx, action, "")(error.code)
+
+    def _count_refusal(self, error: ToolcribError) -> None:
+        if self.count is not None and "limit" in error.data:
+            self.count(error.data["limit"])
 
     @asynccontextmanager
     async def admitted(self, ctx: Context, action: str, subject: str = "") -> AsyncIterator[None]:
@@ -195,8 +206,7 @@ class Admission:
             outcome = "ok"
         except ToolcribError as error:
             outcome = error.code
-            if isinstance(error, RateLimited) and self._refused is not None and "limit" in error.data:
-                self._refused(error.data["limit"])
+            self._count_refusal(error)
             raise
         except Exception:
             outcome = "internal_error"

@@ -41,6 +41,7 @@ from toolcrib.errors import (
     ServerUnavailable,
     StateUnavailable,
 )
+from toolcrib.middleware.admission import CountRefusal
 from toolcrib.providers.adapters import adapt
 from toolcrib.server.auth import (
     CALLER_KEY,
@@ -57,6 +58,7 @@ from toolcrib.server.auth import (
     path_below_mount,
     sdk_user,
 )
+from toolcrib.server.budgets import LISTEN_METHOD, BudgetMiddleware, ReportRefusal
 from toolcrib.server.context import (
     OVERRIDING_KEY,
     PROVIDERS_KEY,
@@ -93,7 +95,6 @@ ResolveCallerProviders = Callable[[Caller, Request], object | Awaitable[object]]
 """Returns the providers of a request by this caller."""
 
 _WELL_KNOWN: Final = "/.well-known/"
-LISTEN_METHOD: Final = "subscriptions/listen"
 _NO_ENDPOINT: Final = NotFound("There is no MCP endpoint at this path.", hint="Check the path; by default it is /mcp.")
 _ABSOLUTE_TARGET: Final = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE)
 _MAX_SHOWN: Final = 100
@@ -162,13 +163,16 @@ class HttpApp(AsgiApp):
         routes: Sequence[BaseRoute] = (),
         direct: DirectMethods | None = None,
         sessions: ReadSessionRequest | None = None,
+        refused: ReportRefusal | None = None,
+        count_refusal: CountRefusal | None = None,
     ) -> None:
         """`paths` are the endpoint's, below the mount; None gives it every path but those of health and authentication.
 
         `end_streams` ends responses that never end by themselves; `listening` is called with the address at which the
         app is served by itself; `owner` runs around the lifespan. `routes` are served without authentication;
-        `direct` answers what needs no layer, and `sessions` reads the same of sessions. Raises `SettingsError` when
-        other machines could reach the app and nothing authenticates them.
+        `direct` answers what needs no layer, and `sessions` reads the same of sessions. `refused` learns of requests
+        that their caller has no room for, and `count_refusal` of connections, by the setting. Raises `SettingsError`
+        when other machines could reach the app and nothing authenticates them.
         """
         self.options = options
         self.path = paths[0] if paths else options.path
@@ -176,6 +180,7 @@ class HttpApp(AsgiApp):
         self.end_streams = end_streams
         self.end_session_streams = endpoint.end_session_streams
         self.listening = listening
+        self.count_refusal = count_refusal
         self._endpoint = endpoint
         self._owner = owner or contextlib.nullcontext
         self._ready = ready
@@ -193,6 +198,7 @@ class HttpApp(AsgiApp):
             Middleware(HostOriginMiddleware, options),
             Middleware(_RouteMiddleware, open_routes, self._lifespan, paths),
             Middleware(AuthenticationMiddleware, authenticator),
+            Middleware(BudgetMiddleware, options, refused),
             Middleware(CallerProviderMiddleware),
             Middleware(ErrorMiddleware, options),
         ]

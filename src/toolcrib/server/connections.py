@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from asyncio import TimerHandle
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +18,8 @@ from mcp_types import INVALID_REQUEST
 from uvicorn.config import Config
 from uvicorn.importer import import_from_string
 
+from toolcrib.middleware.admission import CountRefusal
+from toolcrib.server.budgets import Budget
 from toolcrib.server.framing import frame, has_head
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.plain_connection import PlainConnection, ReadPlain
@@ -68,29 +69,46 @@ class RateLimitedLog:
 class ConnectionLimits:
     """The bounds of one server's connections, and how many there are."""
 
-    def __init__(self, options: HttpOptions) -> None:
+    def __init__(self, options: HttpOptions, count_refusal: CountRefusal | None = None) -> None:
         self.options = options
-        self.open = 0
-        self.by_peer: Counter[str] = Counter()
+        self._count_refusal = count_refusal
         files = raise_descriptor_limit()
-        self.max_open = min(options.max_connections, max(files // 2, files - _SPARE_DESCRIPTORS))
-        self.refused = RateLimitedLog(logger, "%d connections were refused: there are too many (http.max_connections)")
+        most = min(options.max_connections, max(files // 2, files - _SPARE_DESCRIPTORS))
+        self._open = Budget(most, options.max_connections_per_peer)
+        self._unread = Budget(options.max_unread_bytes, options.max_unread_bytes_per_peer)
+        self._refused = RateLimitedLog(logger, "%d connections were refused: there are too many (http.max_connections)")
+        self._cut_off = RateLimitedLog(
+            logger, "%d connections were cut off: their clients do not read their answers (http.max_unread_bytes)"
+        )
 
     def admit(self, peer: str) -> bool:
         """Count a connection; false if there are too many already."""
-        if self.open >= self.max_open or self.by_peer[peer] >= self.options.max_connections_per_peer:
-            self.refused.add()
+        if self._open.lack(peer) is not None:
+            self._refuse(self._refused, "http.max_connections")
             return False
-        self.open += 1
-        self.by_peer[peer] += 1
+        self._open.take(peer)
         return True
 
     def release(self, peer: str) -> None:
         """Forget a connection that was admitted."""
-        self.open -= 1
-        self.by_peer[peer] -= 1
-        if not self.by_peer[peer]:
-            del self.by_peer[peer]
+        self._open.give_back(peer)
+
+    def keep_unread(self, peer: str, size: int) -> bool:
+        """Count bytes that a client has yet to read; false if there are too many already."""
+        if self._unread.lack(peer, size) is not None:
+            self._refuse(self._cut_off, "http.max_unread_bytes")
+            return False
+        self._unread.take(peer, size)
+        return True
+
+    def forget_unread(self, peer: str, size: int) -> None:
+        """Count them no longer."""
+        self._unread.give_back(peer, size)
+
+    def _refuse(self, log: RateLimitedLog, setting: str) -> None:
+        log.add()
+        if self._count_refusal is not None:
+            self._count_refusal(setting)
 
 
 def raise_descriptor_limit() -> int:
@@ -107,9 +125,14 @@ def raise_descriptor_limit() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def bounded_protocol(options: HttpOptions, read_plain: ReadPlain | None = None) -> type[asyncio.Protocol]:
-    """The class of uvicorn's protocol for HTTP, with these bounds; `read_plain` reads what needs no ASGI app."""
-    limits = ConnectionLimits(options)
+def bounded_protocol(
+    options: HttpOptions, read_plain: ReadPlain | None = None, count_refusal: CountRefusal | None = None
+) -> type[asyncio.Protocol]:
+    """The class of uvicorn's protocol for HTTP, with these bounds; `read_plain` reads what needs no ASGI app.
+
+    `count_refusal` counts connections that are refused or cut off, by the setting.
+    """
+    limits = ConnectionLimits(options, count_refusal)
     parser: Any = import_from_string(_PARSER)
     strict_parser: Any = import_from_string(_STRICT_PARSER)
     strict = type("StrictProtocol", (_StrictConnection, strict_parser), {"limits": limits})
@@ -132,6 +155,8 @@ class _BoundedConnection(asyncio.Protocol):
         super().__init__(config, *args, **more)  # type: ignore[call-arg]  # uvicorn's protocol beside it takes them
         self._peer: str | None = None
         """Who is counted for this connection."""
+        self._unread = 0
+        """The bytes that are counted as not read by the client."""
         self._deadline: TimerHandle | None = None
         self._closed = False
         self._sends_no_more = False
@@ -140,6 +165,7 @@ class _BoundedConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
+        self._forget_unread()
         if self._peer is not None:
             self.limits.release(self._peer)
             self._peer = None
@@ -180,6 +206,27 @@ class _BoundedConnection(asyncio.Protocol):
         """Close the connection if the client sends nothing more, and all is answered."""
         if self._sends_no_more and not self._is_answering():
             self._close()
+
+    def pause_writing(self) -> None:
+        """Count what the client has yet to read, or cut it off if that is too much."""
+        super().pause_writing()
+        if self._peer is None or self.transport.is_closing():
+            return
+        size = self.transport.get_write_buffer_size()
+        if self.limits.keep_unread(self._peer, size):
+            self._unread += size
+        else:
+            self.transport.abort()
+
+    def resume_writing(self) -> None:
+        """Count it no longer: the client has read most of it."""
+        super().resume_writing()
+        self._forget_unread()
+
+    def _forget_unread(self) -> None:
+        if self._unread and self._peer is not None:
+            self.limits.forget_unread(self._peer, self._unread)
+            self._unread = 0
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -319,6 +366,7 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
     def on_response_complete(self) -> None:
         """Begin the next request, if it has come already."""
         super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
+        self.cycle.body = bytearray()  # what came of the body of a request that was refused before it was read
         if not self._missing and not self.transport.is_closing():
             self.read_later()
             self._close_if_done()
@@ -343,6 +391,7 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
         self.server_state.connections.discard(self)
         strict = self.strict(config=self.config, server_state=self.server_state, app_state=self.app_state)
         self._closed = True
+        self._forget_unread()
         strict.take_over(self.transport, self._peer, is_paused=self.flow.write_paused)
         self._peer = None
         strict.data_received(data)

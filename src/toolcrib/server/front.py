@@ -53,8 +53,8 @@ _MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
 """Of a head that is remembered."""
 _MAX_LENGTH_DIGITS: Final = 9
-_MAX_HELD_BYTES: Final = 16 * 1024
-"""Of a body that is waited for; a longer one is the parser's."""
+_MAX_BODY_BYTES: Final = 16 * 1024
+"""A longer body is for the layers, which count it against its caller's budget."""
 
 
 ReadSessionRequest = Callable[[RequestHead, Caller, bytes], PlainRequest | None]
@@ -143,8 +143,8 @@ class Front:
         self._rules = HostRules(options)
         self._hosts: set[bytes] = set()
         """Recent hosts that are allowed."""
-        self._most_bytes = min(options.max_body_bytes, options.max_body_nodes)
-        """Of a body that cannot hold too many values."""
+        self._most_bytes = min(options.max_body_bytes, options.max_body_nodes, _MAX_BODY_BYTES)
+        """Of a body that is neither too large nor can hold too many values."""
         self._heads: dict[bytes, PlainHead | None] = {}
         """Recent heads by their digests, as they contain tokens; None for those of other requests."""
         self._salt = secrets.token_bytes(16)
@@ -159,7 +159,7 @@ class Front:
         if head is None or len(data) > end + head.length or not is_unscoped():
             return None
         if len(data) < end + head.length:
-            return Awaited(end + head.length) if head.length <= _MAX_HELD_BYTES else None
+            return Awaited(end + head.length)
         caller = LOCAL if self._is_open else self._caller(head.token)
         if caller is None:
             return None

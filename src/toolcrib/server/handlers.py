@@ -26,6 +26,7 @@ from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamErro
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.gateway.view import ResolvedTool
+from toolcrib.middleware.admission import CountRefusal
 from toolcrib.resources.listing import DocumentCollection, DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.auth import ask_for_scopes
@@ -57,7 +58,7 @@ from toolcrib.server.tasks import TaskHandlers, has_tasks
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.reply import error_result
 from toolcrib.tracing import TRACING
-from toolcrib.types import LACKING_SCOPES, PATH_META, Context, Object, ToolResult
+from toolcrib.types import LACKING_SCOPES, PATH_META, Caller, Context, Object, ToolResult
 from toolcrib.upstream.negotiation import TASKS_CAPABILITY
 from toolcrib.wire import VIA_KEY, document_to_wire, is_modern, result_to_wire
 
@@ -106,6 +107,7 @@ class ToolServer(NotifyingServer):
         self.tools = ToolHandlers(facade, lambda: self.server_info_stamp)
         self.observe = observe
         """Gets the method, the outcome and the duration in seconds of each request."""
+        self._admission = facade.gateway.admission
         self._own_middleware: tuple[ServerMiddleware[Any], ...] = ()
         self.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, self.tools.list_tools)
         self.add_request_handler("tools/call", mcp_types.CallToolRequestParams, self.tools.call_tool)
@@ -126,6 +128,15 @@ class ToolServer(NotifyingServer):
     def _forget_session(self, session_id: str, connection: Connection) -> None:
         if self.connections.get(session_id) is connection:  # a session that was dormant has another one by now
             del self.connections[session_id]
+
+    def report_refusal(self, caller: Caller, action: str, error: ToolcribError) -> None:
+        """Report a request that was refused before a handler saw it."""
+        self._admission.report_refusal(Context(caller=caller), action, error)
+
+    @property
+    def count_refusal(self) -> CountRefusal | None:
+        """What counts refusals, by the setting; None if nothing does."""
+        return self._admission.count
 
     async def observed(self, method: str, work: Awaitable[HandlerResult]) -> HandlerResult:
         """Await what answers a request, and report its end."""

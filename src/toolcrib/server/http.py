@@ -19,8 +19,9 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import InvalidRequest, NotStarted
-from toolcrib.server.asgi import LISTEN_METHOD, HttpApp, LifespanContext, Readiness
+from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness
 from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY, extra_paths
+from toolcrib.server.budgets import LISTEN_METHOD
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER, body_too_large, error_response
 from toolcrib.server.direct import DirectMethods, RequestHead
 from toolcrib.server.front import cancel_on_disconnect
@@ -98,6 +99,8 @@ def http_app(
         routes=routes,
         direct=direct,
         sessions=endpoint.read_session_request if replicas is None else None,
+        refused=server.report_refusal if isinstance(server, ToolServer) else None,
+        count_refusal=server.count_refusal if isinstance(server, ToolServer) else None,
     )
 
 
@@ -136,7 +139,8 @@ class StreamableHttpEndpoint:
         calls = None
         if isinstance(self._server, ToolServer) and is_supported():
             calls = SessionCalls(self._server)
-        plain = SessionManager(self._server, self._options, self._replicas, dormant, calls)
+        report = self._server.report_refusal if isinstance(self._server, ToolServer) else None
+        plain = SessionManager(self._server, self._options, self._replicas, dormant, calls, report=report)
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)
         async with plain.run(), events.run():
             self._managers = (plain, events)

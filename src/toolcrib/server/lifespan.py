@@ -160,6 +160,8 @@ class AsgiApp(ABC):
     """Called with the host and port at which the app is served by itself, and the socket of this process alone."""
     end_session_streams: Callable[[], None]
     """Ends the event streams of sessions, which clients open again."""
+    count_refusal: Callable[[str], None] | None = None
+    """Counts connections that are refused, by the setting whose limit was reached."""
 
     @abstractmethod
     async def __call__(

@@ -80,6 +80,18 @@ class HttpOptions:
     """How long the head of a request may take to arrive, in seconds, from the connection or its first byte."""
     body_timeout_s: Seconds = 30
     """The same for its body."""
+    max_pending_bytes: Count = 128 * 1024 * 1024
+    """Bodies of requests that have yet to be answered, in bytes."""
+    max_pending_bytes_per_caller: Count = 32 * 1024 * 1024
+    """Those of one caller, or of one address if no caller has to authenticate."""
+    max_unread_bytes: Count = 256 * 1024 * 1024
+    """Answers that clients have yet to read, in bytes."""
+    max_unread_bytes_per_peer: Count = 64 * 1024 * 1024
+    """Those of one address."""
+    max_streams: Count = 4096
+    """Open streams of events: those of sessions, and of `subscriptions/listen`."""
+    max_streams_per_caller: Count = 512
+    """Those of one caller, or of one address if no caller has to authenticate."""
     max_connections: Count = 4096
     """Open connections; fewer if the process may not open so many files."""
     max_connections_per_peer: Count = 1024

@@ -255,7 +255,7 @@ async def serve_http(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        http=bounded_protocol(options, in_flight.read_plain),
+        http=bounded_protocol(options, in_flight.read_plain, app.count_refusal),
         ws="none",  # a request for a websocket is answered as if it did not ask for one
         h11_max_incomplete_event_size=2 * options.max_head_bytes,  # smaller ones are refused by the protocol
         backlog=_backlog(is_shared=shared is not None),

@@ -27,8 +27,9 @@ from mcp_types import JSONRPCRequest
 from pydantic_core import from_json, to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolcrib.errors import ExecutionFailed
+from toolcrib.errors import RateLimited
 from toolcrib.server.auth import sdk_user
+from toolcrib.server.budgets import Owner, ReportRefusal, owner_of
 from toolcrib.server.connections import RateLimitedLog
 from toolcrib.server.context import SESSION_HEADER, error_response, request_caller
 from toolcrib.server.dormant import DormantSessions, EndSession
@@ -53,20 +54,18 @@ _MAX_OPENING_BYTES: Final = 4096
 _RETRY_AFTER_S: Final = 5
 _SESSIONS_PER_STEP: Final = 50
 """Sessions ended at shutdown before others get a turn: the SDK's own way takes time in the square of their number."""
-_TOO_MANY: Final = ExecutionFailed(
-    "You have too many sessions in use, or all callers together have.",
+_TOO_MANY: Final = RateLimited(
+    "You have too many sessions in use (http.max_sessions_per_caller), or all callers together (http.max_sessions).",
     hint=f"Close one that is not needed, or try again in {_RETRY_AFTER_S} s.",
+    data={"retry_after_s": _RETRY_AFTER_S, "limit": "http.max_sessions"},
 )
 
 _NOT_FOUND: Final = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Session not found"}}'
 
-_Owner = tuple[str | None, str | None, str]
-"""A caller: its tenant and id."""
-
 
 @dataclass(slots=True)
 class _Session:
-    owner: _Owner
+    owner: Owner
     opening: Object | None
     """The `params` with which the client opened it; None if they are too long to be kept."""
     used: float
@@ -108,17 +107,19 @@ class SessionManager:
         dormant: DormantSessions | None = None,
         calls: SessionCalls | None = None,
         *,
+        report: ReportRefusal | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`replicas` are the processes that serve the same address, if there may be others: they share the sessions.
 
         Without `dormant`, which the server has to know, no session becomes dormant. `calls` answers what needs no
-        transport. `clock` counts seconds.
+        transport. `report` learns of refused sessions. `clock` counts seconds.
         """
         self._options = options
         self._replicas = replicas
         self._dormant = dormant
         self._clock = clock
+        self._report = report
         self._continuing: dict[str, anyio.Lock] = {}
         """Of the sessions that are being continued here, or woken."""
         self._manager = _TransportManager(
@@ -131,11 +132,11 @@ class SessionManager:
         self._calls = self._manager.calls = calls
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         """By id, the one used longest ago first."""
-        self._owned: dict[_Owner, OrderedDict[str, None]] = {}
+        self._owned: dict[Owner, OrderedDict[str, None]] = {}
         """The ids of each caller's sessions, in the same order."""
         self._unused: OrderedDict[str, None] = OrderedDict()
         """The ids of those that are awake and were not used yet, the oldest first."""
-        self._opening: Counter[_Owner] = Counter()
+        self._opening: Counter[Owner] = Counter()
         """Places that each caller has taken for sessions that are being opened."""
         self._refused = RateLimitedLog(logger, "%d sessions were refused: there are too many (http.max_sessions)")
         self._evicted = RateLimitedLog(
@@ -291,7 +292,7 @@ class SessionManager:
 
     async def _opened_dormant(self, params: Object, scope: Scope, receive: Receive, send: Send) -> bool:
         """Open a session without a transport; false if it needs one, or if there is no room for it."""
-        kept, owner = _kept_opening(params), _owner(scope)
+        kept, owner = _kept_opening(params), owner_of(scope)
         if self._calls is None or self._dormant is None or kept is None or not await self._reserve(owner):
             return False
         session_id = self._new_id(params, scope)
@@ -312,14 +313,15 @@ class SessionManager:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._refused.add()
-        headers = {"Retry-After": str(_RETRY_AFTER_S)}
-        await error_response(503, _TOO_MANY, headers=headers)(scope, receive, send)
+        if self._report is not None:
+            self._report(request_caller(scope), "initialize", _TOO_MANY)
+        await error_response(503, _TOO_MANY)(scope, receive, send)
 
     async def _open_reserved(
         self, open_session: ASGIApp, params: Object, scope: Scope, receive: Receive, send: Send
     ) -> bool:
         """Open a session with a request, and count it; false if there is no room for it."""
-        owner = _owner(scope)
+        owner = owner_of(scope)
         if not await self._reserve(owner):
             return False
         opened, session = "", None
@@ -445,7 +447,7 @@ class SessionManager:
         manager._server_instances[session_id] = transport  # noqa: SLF001 - as above
         await manager._serve_opening_request(transport, scope, receive, send)  # noqa: SLF001 - as above
 
-    async def _reserve(self, owner: _Owner) -> bool:
+    async def _reserve(self, owner: Owner) -> bool:
         """Take a place for a session of the caller, once its own oldest idle ones are closed if need be.
 
         Returns false if there is none. Otherwise `_release` gives it back.
@@ -460,12 +462,12 @@ class SessionManager:
         self._opening[owner] += 1
         return True
 
-    def _release(self, owner: _Owner) -> None:
+    def _release(self, owner: Owner) -> None:
         self._opening[owner] -= 1
         if not self._opening[owner]:
             del self._opening[owner]
 
-    def _has_room(self, owner: _Owner) -> bool:
+    def _has_room(self, owner: Owner) -> bool:
         """Whether the caller may open one more session, next to those that are open or being opened."""
         while owner in self._owned and self._forget_ended(next(iter(self._owned[owner]))):
             pass
@@ -520,14 +522,6 @@ class SessionManager:
 
 async def _nothing() -> None:
     """End nothing."""
-
-
-def _owner(scope: Scope) -> _Owner:
-    """The caller of a request; its address if no caller has to authenticate."""
-    caller = request_caller(scope)
-    if caller is not LOCAL:
-        return caller.key
-    return None, None, f"{(scope.get('client') or [''])[0]}"
 
 
 def _credential(scope: Scope) -> AuthorizationContext | None:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolcrib.errors import NotStarted
 from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness
-from toolcrib.server.handlers import end_streams
+from toolcrib.server.handlers import ToolServer, end_streams
 from toolcrib.server.http import ReplayBody, read_body
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import StateStore
@@ -23,9 +23,6 @@ STREAM_PATH: Final = "/sse"
 
 
 _MESSAGES_PATH: Final = "/messages/"
-
-
-_MAX_STREAMS: Final = 10_000
 
 
 def sse_app(
@@ -54,6 +51,8 @@ def sse_app(
         end_streams=lambda: end_streams(server),
         owner=owner,
         routes=routes,
+        refused=server.report_refusal if isinstance(server, ToolServer) else None,
+        count_refusal=server.count_refusal if isinstance(server, ToolServer) else None,
     )
 
 
@@ -88,8 +87,6 @@ class SseEndpoint:
         elif scope["method"] != "GET":
             answer = PlainTextResponse("Method Not Allowed", status_code=405, headers={"Allow": "GET, POST"})
             await answer(scope, receive, send)
-        elif len(self._streams) >= _MAX_STREAMS:
-            await PlainTextResponse("Too many open streams", status_code=503)(scope, receive, send)
         else:
             await self._stream(transport, scope, receive, send)
 

@@ -289,6 +289,12 @@ class HttpTable(Table):
     body_timeout_s: Seconds | None = None
     max_connections: Count | None = None
     max_connections_per_peer: Count | None = None
+    max_pending_bytes: Count | None = None
+    max_pending_bytes_per_caller: Count | None = None
+    max_unread_bytes: Count | None = None
+    max_unread_bytes_per_peer: Count | None = None
+    max_streams: Count | None = None
+    max_streams_per_caller: Count | None = None
     max_sessions: Count | None = None
     max_sessions_per_caller: Count | None = None
     session_idle_s: Seconds | None = None
