@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog.py,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-faults bench-soak bench-capacity bench-mixed dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-neighbours bench-faults bench-soak bench-capacity bench-mixed dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-mixed:  ## Clients with sessions that call, list and ping, beside ContextF
 
 bench-hostile-messages: $(VENV)/.ready  ## Hostile answers, heads, bodies and sessions, and what other callers feel; ARGS="--only TEXT"
 	$(BIN)/python bench/hostile_messages.py $(ARGS)
+
+bench-neighbours: $(VENV)/.ready  ## What a caller feels while another one asks too much; ARGS="--python OTHER/bin/python"
+	$(BIN)/python bench/neighbours.py $(ARGS)
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

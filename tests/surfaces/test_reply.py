@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from toolcrib.middleware.admission import FairQueue
 from toolcrib.surfaces.reply import TOKENS_META, ReplyRenderer, shorten
 from toolcrib.tokens import ESTIMATE, counter
-from toolcrib.types import Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
+from toolcrib.types import LOCAL, Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 
+TURNS = FairQueue(share=1, waiting=8)
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {f"field_{number}": {"type": "string", "description": "Words. " * 9} for number in range(5)},
@@ -255,8 +257,8 @@ async def test_forms_that_are_not_cached_are_computed_in_a_thread_and_others_at_
         renderer.render(SearchReply(hits=tuple(hits)), request, economical=True)
 
     for _ in range(2):
-        await renderer.run(hits, work, economical=True)
-    await renderer.run(hits, work, economical=False)
+        await renderer.run(hits, work, economical=True, queue=TURNS, caller=LOCAL)
+    await renderer.run(hits, work, economical=False, queue=TURNS, caller=LOCAL)
     assert threads == [False, True, False]
 
 
@@ -273,5 +275,5 @@ async def test_tools_of_one_name_never_share_a_rendered_form(*, economical: bool
         for one in (*hits, *reversed(hits)):
             reply, request = SearchReply(hits=(one,)), SearchRequest(queries=("q",), budget=budget)
             work = partial(renderer.render, reply, request, economical=economical)
-            (entry,) = entries(await renderer.run(reply.hits, work, economical=economical))
+            (entry,) = entries(await renderer.run(reply.hits, work, economical=economical, queue=TURNS, caller=LOCAL))
             assert entry["description"] == one.tool.description

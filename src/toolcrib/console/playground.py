@@ -193,9 +193,8 @@ async def _run(visit: Visit, ctx: Context, query: str, variant: Variant) -> Outc
     renderer = ReplyRenderer(counter(surfaces.tokens))
     plain = replace(request, explain=False)
     economical = budget is None
-    result = await renderer.run(
-        reply.hits, partial(renderer.render, reply, plain, economical=economical), economical=economical
-    )
+    render, queue = partial(renderer.render, reply, plain, economical=economical), parts.gateway.admission.queue
+    result = await renderer.run(reply.hits, render, economical=economical, queue=queue, caller=ctx.caller)
     levels = renderer.levels(reply, plain, economical=economical)
     blocks = [str(block.get("text", "")) for block in result.content]
     return Outcome(

@@ -114,7 +114,8 @@ class GatewayPort:
         request = SearchRequest(queries=(query,), limit=limit, budget=self._budget)
         reply = replace(await self._gateway.search(self._ctx, request), cursor=None)
         self.note = missing_note(reply.servers)
-        return await self._replies.run(reply.hits, partial(self._entries, reply, request), economical=True)
+        render, queue = partial(self._entries, reply, request), self._gateway.admission.queue
+        return await self._replies.run(reply.hits, render, economical=True, queue=queue, caller=self._ctx.caller)
 
     def _entries(self, reply: SearchReply, request: SearchRequest) -> Sequence[Object]:
         levels = self._replies.levels(reply, request, economical=True)

@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.server_states import describe_state
+from toolcrib.middleware.admission import FairQueue
 from toolcrib.middleware.observers import DefinitionObserver
 from toolcrib.providers.content import json_text
 from toolcrib.schema import example, signature
@@ -19,7 +20,19 @@ from toolcrib.schema.compact import compact, cut_sentences, required_part
 from toolcrib.schema.example import adds_to_schema, adds_to_signature
 from toolcrib.surfaces.selection import ROUND_TRIP_TOKENS, Candidate, Level, choose_levels, shares, useful_levels
 from toolcrib.tokens import LabelledCounter
-from toolcrib.types import JSON, Detail, Hit, Key, Object, SearchReply, SearchRequest, ServerStatus, Tool, ToolResult
+from toolcrib.types import (
+    JSON,
+    Caller,
+    Detail,
+    Hit,
+    Key,
+    Object,
+    SearchReply,
+    SearchRequest,
+    ServerStatus,
+    Tool,
+    ToolResult,
+)
 
 T = TypeVar("T")
 
@@ -94,11 +107,13 @@ class ReplyRenderer:
         self.hits = _HitRenderer(counter)
         """Renders single hits."""
 
-    async def run(self, hits: Sequence[Hit], work: Callable[[], T], *, economical: bool) -> T:
-        """Do some work that renders these hits: in a thread if that may take long, since their forms are not cached."""
+    async def run(
+        self, hits: Sequence[Hit], work: Callable[[], T], *, economical: bool, queue: FairQueue, caller: Caller
+    ) -> T:
+        """Do some work that renders these hits: in the caller's turn, or in a thread if their forms are not cached."""
         level = Level.NAME if economical else Level.COMPLETE
         if all(self.hits.has_rendered(hit.tool, min(level, _TOP_LEVELS[hit.detail])) for hit in hits):
-            return work()
+            return await queue.run(caller, work)
         return await anyio.to_thread.run_sync(work)
 
     def render(self, reply: SearchReply, request: SearchRequest, *, economical: bool = False) -> ToolResult:

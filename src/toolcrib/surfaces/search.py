@@ -168,7 +168,8 @@ class SearchSurface:
         if economical and any(hit.score for hit in reply.hits):
             reply = replace(reply, cursor=None)  # it costs tokens, and few searches are continued
         render = partial(self._replies.render, reply, request, economical=economical)
-        result = await self._replies.run(reply.hits, render, economical=economical)
+        queue = self._gateway.admission.queue
+        result = await self._replies.run(reply.hits, render, economical=economical, queue=queue, caller=ctx.caller)
         return result if self._options.structured_replies or not economical else replace(result, structured=None)
 
     async def _with_full_names(self, ctx: Context, filters: Filters) -> Filters:
