@@ -265,7 +265,7 @@ def test_only_the_invalid_tool_is_rejected_with_the_reason() -> None:
         (again, "another tool has the same name and came first.")
     ]
     assert [t for t, _ in tools.rejected] == [broken, unnamed, endless, again]
-    assert 'must say "type": "object"' in tools.rejected[0][1]
+    assert "and must be an object" in tools.rejected[0][1]
     assert "begins or ends with a space" in tools.rejected[1][1]
     assert "the definition is not JSON" in tools.rejected[2][1]
 

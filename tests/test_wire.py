@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolcrib.errors import UpstreamError
-from toolcrib.types import Rejected, Tool, ToolResult
+from toolcrib.types import ToolResult
 from toolcrib.wire import (
     document_to_wire,
     entry_for_version,
@@ -32,8 +32,9 @@ def test_a_definition_is_read_whole_and_written_back_the_same() -> None:
         "icons": [{"src": "https://example.com/i.png"}],
         "_meta": {"k": 1},
     }
-    tool = read_tool(raw, namespace="x")
-    assert isinstance(tool, Tool)
+    tool, refusal = (read := read_tool(raw, namespace="x")).tool, read.refusal
+    assert tool is not None
+    assert refusal is None
     assert (tool.id, tool.title, tool.output_schema) == ("x:act", "Act", {"type": "object"})
     assert tool_to_wire(tool, "act") == raw
 
@@ -41,14 +42,11 @@ def test_a_definition_is_read_whole_and_written_back_the_same() -> None:
 @pytest.mark.parametrize(
     ("raw", "label", "why"),
     [
-        ({**GOOD, "inputSchema": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "act", "inputSchema.type"),
-        ({**GOOD, "inputSchema": {"type": "string"}}, "act", "inputSchema.type"),
-        ({**GOOD, "inputSchema": None}, "act", "inputSchema"),
-        ({**GOOD, "description": 3}, "act", "description"),
-        ({**GOOD, "annotations": {"readOnlyHint": "perhaps"}}, "act", "annotations.readOnlyHint"),
+        ({**GOOD, "inputSchema": {"type": "string"}}, "act", "its arguments would have to be string"),
+        ({**GOOD, "inputSchema": "none"}, "act", "its input schema is a string"),
         ({"inputSchema": {"type": "object"}}, "(unnamed)", "name"),
         ({**GOOD, "name": ""}, "(unnamed)", ""),
-        ({**GOOD, "inputSchema": {"type": "object", "maximum": float("nan")}}, "act", "JSON"),
+        ({**GOOD, "_meta": {"n": float("nan")}}, "act", "JSON"),
         ("act", "(unnamed)", "definition"),
         (None, "(unnamed)", "definition"),
     ],
@@ -56,11 +54,43 @@ def test_a_definition_is_read_whole_and_written_back_the_same() -> None:
 def test_an_invalid_definition_is_rejected_with_its_field(raw: Any, label: str, why: str) -> None:
     judged = read_tool(raw, namespace="x")
     if raw == {**GOOD, "name": ""}:
-        assert isinstance(judged, (Tool, Rejected))
+        assert judged.tool is not None
         return
-    assert isinstance(judged, Rejected)
-    assert judged.tool == label
-    assert why in judged.reason
+    assert judged.tool is None
+    assert judged.refusal is not None
+    assert (judged.refusal.tool, judged.refusal.state) == (label, "rejected")
+    assert why in judged.refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("title", 3),
+        ("description", ["Acts."]),
+        ("annotations", {"readOnlyHint": "perhaps"}),
+        ("annotations", []),
+        ("icons", {}),
+        ("outputSchema", True),
+        ("outputSchema", []),
+        ("execution", "task"),
+        ("_meta", []),
+    ],
+)
+def test_an_optional_field_that_cannot_be_read_costs_only_itself(field: str, value: Any) -> None:
+    read = read_tool({**GOOD, field: value}, namespace="x")
+    assert read.tool is not None
+    assert tool_to_wire(read.tool, "act") == GOOD
+    assert read.refusal is not None
+    assert (read.refusal.state, read.refusal.reason) == ("repaired", f"without its {field}, which cannot be read")
+
+
+def test_an_output_schema_that_no_client_can_compile_is_repaired() -> None:
+    output = {"type": "object", "properties": {"n": {"type": "int"}}, "required": None}
+    read = read_tool({**GOOD, "outputSchema": output}, namespace="x")
+    assert read.tool is not None
+    assert read.tool.output_schema == {"type": "object", "properties": {"n": {"type": "integer"}}}
+    assert read.refusal is not None
+    assert read.refusal.state == "repaired"
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -14,7 +14,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import compress
 from typing import Generic, TypeVar
@@ -22,7 +22,8 @@ from typing import Generic, TypeVar
 from toolcrib.errors import AmbiguousName, InvalidName, InvalidTool, StaleCursor, ToolNotFound
 from toolcrib.names import Tier, check_key, exact_spellings, fold, nearest, similarities, spellings, wire_name
 from toolcrib.schema import Schema
-from toolcrib.types import Tool, Visibility
+from toolcrib.schema.repair import ReadDefinition, read_schema
+from toolcrib.types import Rejected, Tool, Visibility
 
 Mask = bytes | None
 """One byte per position of the catalog, nonzero if the caller may see the tool; None means all are visible."""
@@ -33,6 +34,11 @@ class CatalogEntry:
     """A tool, with everything that is computed once from its definition."""
 
     tool: Tool
+    """With the input schema that is used and shown."""
+    source: Tool
+    """The tool as it was given: the same object, unless its schema was repaired."""
+    remark: Rejected | None
+    """What an operator should know of its definition."""
     id: str
     wire: str
     digest: bytes
@@ -48,7 +54,7 @@ class CatalogEntry:
 class Catalog:
     """An immutable set of tools, sorted by id. A position is an index into `tools`."""
 
-    __slots__ = ("_digests", "_lookup", "entries", "rejected", "tools")
+    __slots__ = ("_digests", "_lookup", "entries", "marked", "rejected", "tools")
 
     def __init__(self, entries: list[CatalogEntry], rejected: tuple[tuple[Tool, str], ...]) -> None:
         """Call `Catalog.build` instead."""
@@ -59,6 +65,10 @@ class Catalog:
         self.tools: tuple[Tool, ...] = tuple(entry.tool for entry in entries)
         self.rejected = rejected
         """The rejected definitions with the reason, in their original order."""
+        self.marked: tuple[tuple[Tool, Rejected], ...] = tuple(
+            (entry.tool, entry.remark) for entry in entries if entry.remark is not None
+        )
+        """The tools whose schema was repaired, or is not checked here."""
 
     @classmethod
     def build(cls, tools: Iterable[Tool], *, previous: "Catalog | None" = None) -> "Catalog":
@@ -66,7 +76,7 @@ class Catalog:
 
         Entries of tool objects that `previous` holds are reused.
         """
-        known = {id(entry.tool): entry for entry in previous.entries} if previous else {}
+        known = {id(entry.source): entry for entry in previous.entries} if previous else {}
         entries: dict[str, CatalogEntry] = {}
         rejected: list[tuple[Tool, str]] = []
         for tool in tools:
@@ -119,12 +129,17 @@ def build_entry(tool: Tool) -> CatalogEntry:
     """Build the entry of a tool. Raises `InvalidName` or `InvalidTool`."""
     check_key(tool.key)
     listed = tool.visibility is not Visibility.HIDDEN
+    source, read = tool, read_schema(tool.input_schema, tool.id)
+    if read.schema is not source.input_schema:
+        tool = replace(source, input_schema=read.schema)
     return CatalogEntry(
         tool=tool,
+        source=source,
+        remark=ReadDefinition(None, read).remark(tool.name),
         id=tool.id,
         wire=wire_name(tool.key),
         digest=_digest(tool),
-        schema=Schema(tool.input_schema, tool.id),
+        schema=read.check,
         spellings=spellings(tool.key, tool.version) if listed else exact_spellings(tool.key),
         folded=fold(tool.name).replace(".", ""),
         listed=listed,

@@ -100,15 +100,38 @@ class Tool:
         return f"{self.namespace}:{self.name}" if self.namespace else self.name
 
 
+DefinitionState = Literal["rejected", "held", "repaired", "unchecked", "suspect"]
+"""What became of a definition: it is not used; it is not used until a person trusts it; it is used in a repaired form;
+it is used, and its arguments are checked by its server alone; or it is used although the lint found something.
+"""
+
+
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A definition that was rejected, and why."""
+    """A definition that is not used, or not used as it came, and why."""
 
     tool: str
     reason: str
-    held: bool = False
-    """Whether it is not in use only until a person trusts it."""
+    state: DefinitionState = "rejected"
+    since: float = 0.0
+    """When this was found, in seconds since the epoch; 0 if that is not known."""
+    todo: str = ""
+    """What a person can do about it."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not in use only until a person trusts it."""
+        return self.state == "held"
+
+    @property
+    def text(self) -> str:
+        """The reason, and what can be done.
+
+        >>> Rejected(tool="a", reason="It is new.", todo="`toolcrib trust` accepts it").text
+        'It is new; `toolcrib trust` accepts it'
+        """
+        return f"{self.reason.rstrip('.')}; {self.todo}" if self.todo else self.reason
 
 
 @checked(shallow=True)
@@ -339,7 +362,9 @@ class ServerStatus:
     tools: int = 0
     rejected: tuple[Rejected, ...] = ()
     marked: tuple[Rejected, ...] = ()
-    """Tools in use in which the lint found something, with the rules as the reason. For operators only."""
+    """Tools in use that an operator should know of: repaired, not checked here, or suspect to the lint, with its rules
+    as the reason. For operators only.
+    """
     stale: bool = False
     """The tools are from an earlier connection, because there is none now."""
     cached: bool = False

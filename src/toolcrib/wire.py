@@ -7,7 +7,7 @@ In chains of gateways, `_meta` also records which gateways a request or a tool h
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import mcp_types
@@ -17,10 +17,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from toolcrib.checks import unchecked
-from toolcrib.errors import UpstreamError
+from toolcrib.errors import InvalidTool, UpstreamError
 from toolcrib.formats.mcp import read_entry
 from toolcrib.sanitize import visible, well_formed
 from toolcrib.schema.invisible import is_plain, with_visible_texts
+from toolcrib.schema.repair import ReadDefinition, read_definition
 from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
 
 _new_result: Final = unchecked(ToolResult)
@@ -40,6 +41,10 @@ NESTED_TOO_DEEP: Final = "is nested more than 200 levels deep"
 _TOO_DEEP: Final = "toolcrib/tooDeep"
 """The key that marks an entry that takes the place of such a one."""
 _LABELS: Final = ("name", "uri", "uriTemplate")
+_OPTIONAL_FIELDS: Final = frozenset(
+    {"title", "description", "outputSchema", "annotations", "icons", "execution", "_meta"}
+)
+"""The fields of a tool that it can do without."""
 
 
 _RESERVED_META: Final = "io.modelcontextprotocol/"
@@ -93,33 +98,65 @@ def is_too_deep(entry: Any) -> bool:
     return isinstance(entry, Mapping) and _TOO_DEEP in entry
 
 
-def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
-    """Read one tool of a `tools/list` page. Returns a `Rejected` with the reason if it is invalid.
+@dataclass(frozen=True, slots=True)
+class ReadTool:
+    """One entry of a list of tools: a tool that can be used, with what to know of its definition, or why it cannot."""
 
-    A definition is valid if the schemas of all protocol versions accept it, so that listing it can never fail.
-    Characters that people cannot see are removed from its descriptions and titles.
+    tool: Tool | None
+    refusal: Rejected | None = None
+    """Why it is not used, or not used as it came; None for a definition that is used as it came."""
+
+
+def read_tool(raw: Any, *, namespace: str) -> ReadTool:
+    """Read one tool of a `tools/list` page.
+
+    A definition is valid if the schemas of all protocol versions accept it, so that listing it can never fail. One that
+    is not is repaired where that is clear: see `schema.repair`, and optional fields of a wrong type are left out.
+    Characters that people cannot see are removed from descriptions and titles.
     """
     name = raw.get("name") if isinstance(raw, Mapping) else None
     label = name if isinstance(name, str) and name else "(unnamed)"
     if is_too_deep(raw):
-        return Rejected(tool=replace_surrogates(label), reason=f"it {NESTED_TOO_DEEP}")
+        return _refused(label, f"it {NESTED_TOO_DEEP}")
     try:
-        mcp_types.Tool.model_validate(raw, by_name=False)
-        _check_listable(raw)
-        json.dumps(raw, allow_nan=False)
+        read = read_definition(raw, label) if isinstance(raw, Mapping) else ReadDefinition(raw)
+        entry, left_out = _listable(read.entry)
+        json.dumps(entry, allow_nan=False)
+    except InvalidTool as error:
+        return _refused(label, error.message.removeprefix(f"{label}: "))
     except ValidationError as error:
-        return Rejected(tool=replace_surrogates(label), reason=_first_problem(error))
+        return _refused(label, _first_problem(error))
     except ValueError:
-        return Rejected(tool=replace_surrogates(label), reason="it contains a number that is not valid JSON")
-    if is_plain(to_json(raw)):
-        return read_entry(raw, namespace)
-    if visible(label) != label:
-        return Rejected(tool=replace_surrogates(visible(label)), reason="its name holds characters that cannot be seen")
-    return read_entry(with_visible_texts(raw), namespace)
+        return _refused(label, "it contains a number that is not valid JSON")
+    if not is_plain(to_json(entry)):
+        if visible(label) != label:
+            return _refused(visible(label), "its name holds characters that cannot be seen")
+        entry = with_visible_texts(entry)
+    return ReadTool(read_entry(entry, namespace), replace(read, left_out=(*read.left_out, *left_out)).remark(label))
+
+
+def _refused(label: str, reason: str) -> ReadTool:
+    return ReadTool(None, Rejected(tool=replace_surrogates(label), reason=reason))
+
+
+def _listable(entry: Any) -> tuple[Any, tuple[str, ...]]:
+    """The entry as every client can read it, and the optional fields that had to go. Raises `ValidationError`."""
+    try:
+        _check_listable(entry)
+    except ValidationError as error:
+        wrong = {str(part) for one in error.errors(include_url=False) for part in one["loc"]} & _OPTIONAL_FIELDS
+        left_out = tuple(name for name in entry if name in wrong) if isinstance(entry, Mapping) else ()
+        if not left_out:
+            raise
+        entry = {name: value for name, value in entry.items() if name not in left_out}
+        _check_listable(entry)
+        return entry, left_out
+    return entry, ()
 
 
 def _check_listable(raw: Mapping[str, Any]) -> None:
     """Raise `ValidationError` if some client's `tools/list` could not carry the tool."""
+    mcp_types.Tool.model_validate(raw, by_name=False)
     methods.validate_server_result(
         "tools/list", LATEST_HANDSHAKE_VERSION, {"tools": [_entry_for_era(dict(raw), modern=False)]}
     )

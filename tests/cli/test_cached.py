@@ -168,7 +168,7 @@ def test_other_lists_of_allowed_tools_and_policies_apply_to_what_is_remembered(
         "[" * 100_000,
         '{"format": 1, "catalog": {"tools": [{"name": "q", "inputSchema": 5}], "accepted": ["q"], "read_at": -1e30}}',
         '{"format": 1, "catalog": {"tools": [1, {"name": "q"}], "accepted": ["q"], "read_at": 1e300}}',
-        '{"format": 1, "catalog": {"tools": [{"name": "q"}], "accepted": ["q"], "read_at": 1.5}}',
+        '{"format": 1, "catalog": {"tools": [{"name": "q", "inputSchema": "x"}], "accepted": ["q"], "read_at": 1.5}}',
         '{"format": 1, "catalog": {"server": [1], "tools": 5, "read_at": "x"}}',
     ],
 )

@@ -539,7 +539,7 @@ def test_doctor_does_not_say_that_all_is_well_without_the_file_of_keywords(
 
 def test_doctor_names_definitions_that_are_rejected_or_wait_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     broken = Rejected(tool="x", reason="its schema is broken")
-    held = Rejected(tool="y", reason="its description changed", held=True)
+    held = Rejected(tool="y", reason="its description changed", state="held")
     for rejected, code, said in (
         ((), ExitCode.OK, "No problems: 1 server, 3 tools."),
         ((broken,), ExitCode.OK, "Nothing fails, but there is 1 tool rejected above: 1 server, 3 tools."),

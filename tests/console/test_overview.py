@@ -101,7 +101,7 @@ async def test_a_server_has_a_page_with_its_facts_its_tools_and_what_was_rejecte
         assert 'href="/servers/git%20hub%2Fx"' in overview
         page = words(await browser.load("/servers/git%20hub%2Fx"))
         missing = await browser.get("/servers/nothing")
-    for part in ("2026-07-28", "bad tool its name is empty", "create_issue Create an issue"):
+    for part in ("2026-07-28", "bad tool rejected: its name is empty", "create_issue Create an issue"):
         assert part in page
     assert missing.status_code == 404
     assert "There is no server nothing." in missing.text

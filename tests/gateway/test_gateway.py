@@ -143,14 +143,14 @@ async def test_tools_that_did_not_change_make_no_new_snapshot() -> None:
 
 
 async def test_a_broken_schema_costs_only_its_own_tool() -> None:
-    broken = tool("broken", "github", input_schema={"type": "object", "properties": {"a": {"type": "banana"}}})
+    broken = tool("broken", "github", input_schema={"type": "array"})
     provider = FakeProvider([broken, tool("good", "github")], status=ready("github", tools=2))
     async with running(FakeSource(provider)) as gateway:
         assert [found.id for found in await gateway.tools(ME)] == ["github:good"]
         (status,) = await gateway.servers(ME)
     assert status.tools == 1
     assert status.rejected[0].tool == "broken"
-    assert "schema" in status.rejected[0].reason
+    assert "must be an object" in status.rejected[0].reason
 
 
 async def test_an_invalid_tool_costs_only_itself() -> None:

@@ -222,7 +222,7 @@ async def test_a_removed_server_is_gone_for_the_next_request() -> None:
 async def test_the_log_says_once_how_many_tools_a_server_has_and_which_were_set_aside(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broken = [Tool(name=f"bad_{n}", namespace="mail", input_schema={"type": "banana"}) for n in range(5)]
+    broken = [Tool(name=f"bad_{n}", namespace="mail", input_schema={"type": "array"}) for n in range(5)]
     mail = FakeProvider([*MAIL, *broken], status=ready("mail", tools=6, protocol="2025-06-18"))
     source = FakeSource(mail)
     with anyio.fail_after(5), caplog.at_level(logging.INFO, "toolcrib.gateway"):

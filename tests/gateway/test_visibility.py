@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
 QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0)
-BROKEN = {"type": "object", "properties": {"a": {"type": "banana"}}}
+BROKEN = {"type": "array"}
 GOOD = Tool(name="good", namespace="bank")
 BAD = Tool(name="pay", namespace="bank", input_schema=BROKEN)
 ONLY_ADMINS = ByScopes([Rule(tools=("bank:*",), scopes=("admin",))], default="allow")
@@ -31,7 +31,7 @@ ONLY_ADMINS = ByScopes([Rule(tools=("bank:*",), scopes=("admin",))], default="al
 async def test_a_call_of_a_tool_that_was_set_aside_says_so_and_why(spelling: str) -> None:
     async with running(FakeSource(FakeProvider([GOOD, BAD], status=ready("bank", tools=2)))) as gateway:
         for ask in (gateway.call, gateway.describe):
-            with pytest.raises(ToolNotFound, match=r'"bank:pay" cannot be used: .* rejected: .*properties\.a\.type'):
+            with pytest.raises(ToolNotFound, match=r'"bank:pay" cannot be used: .* rejected: .*must be an object'):
                 await ask(ME, spelling)
 
 
@@ -70,7 +70,7 @@ async def test_rejected_tools_of_a_shared_provider_are_logged_once_and_shown_in_
             (status,) = app.statuses()
             await app.refresh()
     assert (status.name, status.state, status.tools) == ("FakeProvider", ServerState.READY, 1)
-    assert [(one.tool, "banana" in one.reason) for one in status.rejected] == [("pay", True)]
+    assert [(one.tool, "array" in one.reason) for one in status.rejected] == [("pay", True)]
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("FakeProvider: 1 tool was rejected: pay (")
 

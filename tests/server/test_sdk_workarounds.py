@@ -156,7 +156,7 @@ ODD_ENTRIES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
 async def test_entries_equal_those_that_the_sdk_would_send(version: str) -> None:
     read = [read_tool(entry, namespace="x") for entry in ODD_ENTRIES]
-    tools = [replace(tool, visibility=Visibility.NATIVE) for tool in read if isinstance(tool, Tool)]
+    tools = [replace(tool, visibility=Visibility.NATIVE) for one in read if (tool := one.tool) is not None]
     lean = await listed_over_http(version, *tools)
     assert len(lean["tools"]) == len(ODD_ENTRIES)
     assert lean == await listed_over_http(version, *tools, lean=False)

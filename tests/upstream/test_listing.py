@@ -8,7 +8,7 @@ import pytest
 from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, names, raw, server_of, until
 
 from toolcrib import wire
-from toolcrib.types import Rejected, ServerState, Tool
+from toolcrib.types import Rejected, ServerState
 from toolcrib.upstream import listing
 
 LATE_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
@@ -32,15 +32,15 @@ async def test_all_pages_are_read_in_order() -> None:
 
 async def test_one_invalid_definition_does_not_affect_the_others() -> None:
     tools = {
-        "no_object": {"inputSchema": {"properties": {}}},
-        "no_schema": {},
+        "no_object": {"inputSchema": {"type": "array"}},
+        "no_schema": {"inputSchema": "none"},
         "good": {"inputSchema": {"type": "object"}, "title": "Good"},
     }
     async with server_of(raw(tools=tools, only=["echo", "no_object", "no_schema", "good"])) as server:
         assert names(server) == ["echo", "good"]
         assert server.status.state is READY
         assert [rejected.tool for rejected in server.status.rejected] == ["no_object", "no_schema"]
-        assert all("inputSchema" in rejected.reason for rejected in server.status.rejected)
+        assert all("must be an object" in rejected.reason for rejected in server.status.rejected)
         assert await server.call_tool(CTX, "no_object", {}) is None
 
 
@@ -188,7 +188,7 @@ async def test_a_list_that_turns_incomplete_does_not_replace_a_complete_one() ->
 async def test_a_bug_of_ours_while_listing_fails_that_server_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def read_tool(raw_tool: object, *, namespace: str) -> Tool | Rejected:
+    def read_tool(raw_tool: object, *, namespace: str) -> wire.ReadTool:
         if namespace == "bad":
             raise ZeroDivisionError("by zero")
         return wire.read_tool({"name": "t", "inputSchema": {"type": "object"}}, namespace=namespace)

@@ -20,7 +20,7 @@ from toolcrib.catalog import Catalog
 from toolcrib.cli.arguments import options_of
 from toolcrib.cli.output import first_line
 from toolcrib.cli.render import print_description, print_servers
-from toolcrib.errors import AmbiguousName, ToolNotFound
+from toolcrib.errors import AmbiguousName, InvalidTool, ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.keywords import add_keywords, read_descriptions
 from toolcrib.gateway.offers import MergedTools, ProviderTools
@@ -37,7 +37,6 @@ from toolcrib.types import (
     BackendKind,
     Context,
     Object,
-    Rejected,
     ServerState,
     ServerStatus,
     Tool,
@@ -45,6 +44,7 @@ from toolcrib.types import (
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
 
+_NOT_USED: Final = ("rejected", "held")
 _HUNG: Final = "it did not answer in time when it was last started; --fresh tries it again"
 
 
@@ -241,12 +241,14 @@ def _status(server: ServerOptions, catalog: StoredCatalog | None, tools: int, no
     )
     if catalog is None or catalog.tools is None:
         return known
+    remarks = [one for one in catalog.rejected if one.held or server.offers(one.tool)]
     return replace(
         known,
         state=ServerState.IDLE,
         reason="",
         tools=tools,
-        rejected=_rejected(server, catalog),
+        rejected=tuple(one for one in remarks if one.state in _NOT_USED),
+        marked=tuple(one for one in remarks if one.state not in _NOT_USED),
         cached=True,
         as_of=catalog.read_at,
         hung=catalog.hung,
@@ -255,15 +257,11 @@ def _status(server: ServerOptions, catalog: StoredCatalog | None, tools: int, no
     )
 
 
-def _rejected(server: ServerOptions, catalog: StoredCatalog) -> tuple[Rejected, ...]:
-    return tuple(one for one in catalog.rejected if one.held or server.offers(one.tool))
-
-
 def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, ...]:
     """The tools of a catalog that the server's options let it offer. Raises `_Unknown` for one never checked."""
     if catalog is None:
         return ()
-    accepted, rejected = set(catalog.accepted), {one.tool for one in catalog.rejected if not one.held}
+    accepted, rejected = set(catalog.accepted), {one.tool for one in catalog.rejected if one.state == "rejected"}
     tools = []
     for raw in catalog.tools or ():
         name = raw.get("name") if isinstance(raw, dict) else None
@@ -274,7 +272,7 @@ def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, 
         try:
             visible = raw if is_plain(json.dumps(raw).encode()) else with_visible_texts(raw)
             own = without_group(read_entry(visible, server.namespace or server.name))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, InvalidTool) as error:
             raise _Unknown from error
         tool = server.overrides[name].apply(own) if name in server.overrides else own
         if isinstance(tool, Tool):

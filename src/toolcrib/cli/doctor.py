@@ -17,7 +17,7 @@ from toolcrib.app import App
 from toolcrib.cli.access import cover_hint, some_names
 from toolcrib.cli.output import ExitCode, echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
-from toolcrib.cli.session import describe_status, inspect
+from toolcrib.cli.session import describe_status, inspect, inspected_servers
 from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
 from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
@@ -187,7 +187,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
             problems.append(f"toolcrib.always_visible: {error}")
     problems += [f"skipped a stored script: {problem}" for problem in app.stored.problems]
     options = {server.name: server for server in settings.servers}
-    statuses = tuple(status for status in await app.gateway.servers(ctx) if status.name in options)
+    statuses = tuple(status for status in await inspected_servers(app) if status.name in options)
     complete = all(status.state is ServerState.READY for status in statuses)
     strange = unknown_tools(settings.gateway.keywords, tools)
     unsure = (
@@ -410,8 +410,8 @@ def _print_server(status: ServerStatus, options: ServerOptions) -> None:
         echo(f"      do: {advice(status, options)}")
     if connections := describe_sessions(status):
         echo(f"      connections: {connections}")
-    for rejected in status.rejected:
-        echo(f"      {'held' if rejected.held else 'rejected'}: {rejected.tool}: {rejected.reason}")
+    for one in (*status.rejected, *status.marked):
+        echo(f"      {one.state}: {one.tool}: {one.text}")
 
 
 def describe_sessions(status: ServerStatus) -> str:

@@ -1,10 +1,11 @@
 """Show servers, tools, hits and results: as text for people, and as JSON for programs (`--json`)."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from toolcrib.cli.arguments import call_command
 from toolcrib.cli.output import (
@@ -25,7 +26,7 @@ from toolcrib.names import nearest_names, wire_name
 from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact
 from toolcrib.surfaces.selection import is_worth_naming, likely_places, shares
-from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
+from toolcrib.types import Hit, Object, Rejected, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.options import override_note
 
 _SIMILAR_SHOWN = 3
@@ -44,6 +45,7 @@ USABLE = frozenset({ServerState.READY, ServerState.IDLE})
 """States of a server that lacks nothing."""
 
 
+_STATES: Final = {"suspect": "suspect to the lint", "unchecked": "with arguments checked by the server only"}
 _PLURALS = {"has": "have", "is": "are"}
 
 
@@ -66,8 +68,13 @@ def print_servers(statuses: Sequence[ServerStatus], *, as_json: bool) -> None:
         echo()
     for note, names in notes.items():
         print_wrapped(f"{join_words(names)}: {note}")
-    for listed, names in group_by_text(idle, _listed_at).items():
-        print_wrapped(f"{join_words(names)}: not started, with the tools listed {listed}; --fresh asks again")
+    for note, names in group_by_text(idle, _idle_note).items():
+        print_wrapped(f"{join_words(names)}: {note}")
+
+
+def _idle_note(status: ServerStatus) -> str:
+    listed = f"not started, with the tools listed {_listed_at(status)}; --fresh asks again"
+    return "; ".join([listed, *_refusal_counts(status)])
 
 
 def _listed_at(status: ServerStatus) -> str:
@@ -87,9 +94,13 @@ def server_note(status: ServerStatus) -> str:
     """Why a server is not ready, and what else is to be known about its tools; empty if there is nothing to say."""
     notes = [one_line(status.reason)] if status.reason else []
     notes += [_known_tools(status)] if status.stale or status.cached else []
-    notes += [f"{pluralize(len(status.rejected), 'tool')} rejected"] if status.rejected else []
-    notes += [f"{pluralize(len(status.marked), 'tool')} marked by the lint"] if status.marked else []
+    notes += _refusal_counts(status)
     return "; ".join(notes)
+
+
+def _refusal_counts(status: ServerStatus) -> list[str]:
+    counts = Counter(one.state for one in (*status.rejected, *status.marked))
+    return [f"{pluralize(count, 'tool')} {_STATES.get(state, state)}" for state, count in counts.items()]
 
 
 def _known_tools(status: ServerStatus) -> str:
@@ -295,6 +306,10 @@ def check_namespace(name: str, names: Sequence[str]) -> None:
         )
 
 
+def _refusal_json(one: Rejected) -> dict[str, Any]:
+    return {**asdict(one), "since": iso_time(one.since) if one.since else None}
+
+
 def server_json(status: ServerStatus) -> dict[str, Any]:
     """The status of a server as JSON; times are ISO 8601, in UTC."""
     return {
@@ -304,8 +319,8 @@ def server_json(status: ServerStatus) -> dict[str, Any]:
         "reason": status.reason,
         "since": iso_time(status.since),
         "tools": status.tools,
-        "rejected": [asdict(rejected) for rejected in status.rejected],
-        "marked": [{"tool": one.tool, "rules": one.reason} for one in status.marked],
+        "rejected": [_refusal_json(one) for one in status.rejected],
+        "marked": [_refusal_json(one) for one in status.marked],
         "stale": status.stale,
         "cached": status.cached,
         "as_of": None if status.as_of is None else iso_time(status.as_of),

@@ -51,7 +51,7 @@ def list_servers(settings: Settings, *, as_json: bool) -> None:
     """Print the state of each server."""
 
     async def show(app: App) -> None:
-        print_servers(await app.gateway.servers(app.local_context()), as_json=as_json)
+        print_servers(await inspected_servers(app), as_json=as_json)
 
     inspect(settings, show)
 
@@ -233,6 +233,13 @@ def inspect(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
     """Like `with_gateway`, to look at the servers: none is required, no policy applies, and no message is printed."""
     lenient = tuple(replace(server, required=False) for server in settings.servers)
     return run_with(_without_embedder(replace(settings, servers=lenient, policy=None)), use, quiet=True)
+
+
+async def inspected_servers(app: App) -> tuple[ServerStatus, ...]:
+    """The status of each server, with the marks that only an operator sees."""
+    marked = {status.name: status.marked for status in app.statuses()}
+    found = await app.gateway.servers(app.local_context())
+    return tuple(replace(status, marked=marked.get(status.name, ())) for status in found)
 
 
 def _without_embedder(settings: Settings) -> Settings:

@@ -9,7 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -283,17 +283,14 @@ def _encode_status(one: ServerStatus) -> dict[str, Any]:
         "sessions": one.sessions,
         "retry_at": one.retry_at,
         "namespace": one.namespace,
-        "rejected": [[rejected.tool, rejected.reason, rejected.held] for rejected in one.rejected[:_MAX_REJECTED]],
-        "marked": [[marked.tool, marked.reason] for marked in one.marked[:_MAX_REJECTED]],
+        "rejected": [asdict(rejected) for rejected in one.rejected[:_MAX_REJECTED]],
+        "marked": [asdict(marked) for marked in one.marked[:_MAX_REJECTED]],
     }
 
 
 def _read_status(saved: Any) -> ServerStatus:
-    rejected = tuple(
-        Rejected(tool=str(tool), reason=str(reason), held=bool(held)) for tool, reason, held in saved["rejected"]
-    )
-    marked = tuple(Rejected(tool=str(tool), reason=str(reason)) for tool, reason in saved.get("marked", ()))
-    read = {"state": ServerState(saved["state"]), "rejected": rejected, "marked": marked}
+    definitions = {name: tuple(Rejected(**one) for one in saved[name]) for name in ("rejected", "marked")}
+    read = {"state": ServerState(saved["state"]), **definitions}
     return ServerStatus(**{**saved, **read})
 
 

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from threading import Lock
 from types import NoneType, UnionType
@@ -178,6 +178,11 @@ class ToolReader(Generic[T]):
         )
 
 
+def _as_used(read: ParsedTool[T], tool: Tool) -> ParsedTool[T]:
+    """What was read, with the tool as the catalog uses it: its schema may have been repaired."""
+    return read if read.tool is tool else replace(read, tool=tool)
+
+
 class ToolSet(Generic[T]):
     """A list of tools, read once: found by name in any spelling, and searched with one index. Immutable."""
 
@@ -202,8 +207,9 @@ class ToolSet(Generic[T]):
         self.catalog: Catalog = Catalog.build(
             [one.tool for one in found], previous=previous.catalog if previous else None
         )
-        taken = {id(tool) for tool in self.catalog.tools}
-        self.by_id = {one.id: one for one in reversed(found) if id(one.tool) in taken}
+        taken = {id(entry.source): entry.tool for entry in self.catalog.entries}
+        found = [_as_used(one, taken[id(one.tool)]) for one in found if id(one.tool) in taken]
+        self.by_id = {one.id: one for one in reversed(found)}
         self.tools: tuple[ParsedTool[T], ...] = tuple(one for one in found if self.by_id.get(one.id) is one)
         """Those that can be found, in the order given."""
         self.listed = tuple(one for one in self.tools if one.tool.visibility is not Visibility.HIDDEN)

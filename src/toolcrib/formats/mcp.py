@@ -31,17 +31,18 @@ def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
 
 
 def read_entry(entry: Mapping[str, Any], namespace: str = "") -> Tool:
-    """Read an entry of `tools/list` that is known to be valid.
+    """Read an entry of `tools/list` that is known to be valid, or to be so once its input schema is repaired.
 
     >>> read_entry({"name": "now", "inputSchema": {"type": "object"}}, "clock").id
     'clock:now'
     """
+    schema: Any = entry.get("inputSchema")
     return Tool(
         name=entry["name"],
         namespace=namespace,
         title=entry.get("title"),
         description=entry.get("description") or "",
-        input_schema=entry["inputSchema"],
+        input_schema={} if schema is None or schema is True or schema == [] else schema,
         output_schema=entry.get("outputSchema"),
         annotations=entry.get("annotations") or {},
         icons=tuple(entry.get("icons") or ()),

@@ -38,7 +38,7 @@ class ProviderTools:
 
 @dataclass(frozen=True, slots=True)
 class RejectedDefinition:
-    """A definition that cannot be used."""
+    """A definition that cannot be used, or not as it came."""
 
     backend: Backend
     namespace: str

@@ -393,13 +393,32 @@ def _lists_current_tools(status: ServerStatus) -> bool:
     return status.state is ServerState.READY or (status.state is ServerState.DEGRADED and not status.stale)
 
 
-def with_rejected(statuses: Sequence[ServerStatus], definitions: Sequence[RejectedDefinition]) -> list[ServerStatus]:
-    """Add the rejected definitions to the status of the server with their namespace."""
+def with_rejected(
+    statuses: Sequence[ServerStatus],
+    definitions: Sequence[RejectedDefinition],
+    marked: Sequence[RejectedDefinition] = (),
+) -> list[ServerStatus]:
+    """Add the definitions that were rejected or marked to the status of the server with their namespace."""
+    refused, remarks = _by_status(statuses, definitions), _by_status(statuses, marked)
+    return [
+        _add_marked(_add_rejected(status, rejected), more)
+        for status, rejected, more in zip(statuses, refused, remarks, strict=True)
+    ]
+
+
+def _by_status(statuses: Sequence[ServerStatus], definitions: Sequence[RejectedDefinition]) -> list[list[Rejected]]:
     more: list[list[Rejected]] = [[] for _ in statuses]
     spaces = [status.namespace or status.name for status in statuses]
     for one in definitions if statuses else ():
         more[spaces.index(one.namespace) if one.namespace in spaces else 0].append(one.rejected)
-    return [_add_rejected(status, rejected) for status, rejected in zip(statuses, more, strict=True)]
+    return more
+
+
+def _add_marked(status: ServerStatus, more: Sequence[Rejected]) -> ServerStatus:
+    """Add what the status does not say already: a server remarks on its own definitions."""
+    known = {one.tool for one in status.marked if one.state != "suspect"}
+    new = [one for one in more if one.tool not in known]
+    return replace(status, marked=(*status.marked, *new)) if new else status
 
 
 def _add_rejected(status: ServerStatus, more: Sequence[Rejected]) -> ServerStatus:

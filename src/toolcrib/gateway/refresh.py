@@ -369,14 +369,15 @@ class CatalogRefresher:
     def _statuses_of(self, state: ProviderState) -> list[ServerStatus]:
         provider = state.backend.provider
         rejected = [one for one in self.snapshot.rejected if one.backend is state.backend]
+        marked = [one for one in self.snapshot.marked if one.backend is state.backend]
         statuses = provider_statuses(provider)
-        if not statuses and (state.problem or rejected):
+        if not statuses and (state.problem or rejected or marked):
             statuses = (status_of_state(state),)
         elif self._running() is not None:  # without `run`, a request waits until the tools are in the snapshot
             statuses = statuses_for_snapshot(
                 statuses, self._builder.statuses.get(id(provider), ()), failed=self._builder.failed
             )
-        return with_rejected(statuses, rejected)
+        return with_rejected(statuses, rejected, marked)
 
     # -- refreshing ------------------------------------------------------------------------------------------------
 
@@ -558,22 +559,25 @@ class StatusLogger:
                 logger.info("%s is ready: %d tools%s", status.name, status.tools, protocol)
             if status.rejected and (before is None or before.rejected != status.rejected):
                 logger.warning("%s: %s", status.name, rejected_summary(status.rejected))
+            remarks = [one for one in status.marked if one.state in ("repaired", "unchecked")]
+            if remarks and (before is None or not {*remarks} <= {*before.marked}):
+                logger.warning("%s: %s", status.name, rejected_summary(remarks, "used with a remark"))
 
 
 def _is_ready(status: ServerStatus | None) -> bool:
     return status is not None and status.state is ServerState.READY
 
 
-def rejected_summary(rejected: Sequence[Rejected]) -> str:
+def rejected_summary(rejected: Sequence[Rejected], what: str = "rejected") -> str:
     """Say in one line what was rejected and why.
 
     >>> rejected_summary([Rejected(tool="a", reason="it has no schema.")])
     '1 tool was rejected: a (it has no schema)'
     """
     count = "1 tool was" if len(rejected) == 1 else f"{len(rejected)} tools were"
-    shown = [f"{one.tool} ({_one_line(one.reason)})" for one in rejected[:_MAX_NAMED]]
+    shown = [f"{one.tool} ({_one_line(one.text)})" for one in rejected[:_MAX_NAMED]]
     more = [f"and {len(rejected) - _MAX_NAMED} more"] if len(rejected) > _MAX_NAMED else []
-    return f"{count} rejected: {', '.join([*shown, *more])}"
+    return f"{count} {what}: {', '.join([*shown, *more])}"
 
 
 def _one_line(reason: str) -> str:

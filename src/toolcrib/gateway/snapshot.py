@@ -24,6 +24,8 @@ class Snapshot:
     """The backends of each tool, by position; one or more."""
     rejected: tuple[RejectedDefinition, ...] = ()
     """Definitions that cannot be used."""
+    marked: tuple[RejectedDefinition, ...] = ()
+    """Definitions in use that were repaired, or whose arguments are not checked here."""
     accounts: Mapping[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     """For each tool of a group, by its position: the accounts that have it, with the positions of their tools."""
 
@@ -55,6 +57,10 @@ class Snapshot:
             index=index,
             backends=tuple(gathered.backends[tool.key] for tool in catalog.tools),
             accounts=find_accounts(catalog.tools),
+            marked=tuple(
+                RejectedDefinition(gathered.backends[tool.key][0], tool.namespace, remark, tool)
+                for tool, remark in catalog.marked
+            ),
             rejected=(
                 *gathered.rejected,
                 *(

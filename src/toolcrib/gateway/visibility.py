@@ -115,7 +115,7 @@ def explain_rejected(
             names = {*names, *(f"{space}{separator}{tool}" for separator in NAMESPACE_SEPARATORS)}
         if name in names and may_see(policy, caller, one.tool or Tool(name=tool, namespace=space)):
             id_ = f"{space}:{tool}" if space else tool
-            why = one.rejected.reason.removeprefix(f"{id_}: ").rstrip(".")
+            why = one.rejected.text.removeprefix(f"{id_}: ").rstrip(".")
             if why.startswith(_OVERRIDE):
                 return ToolNotFound(
                     f"{quote(id_)} cannot be used: {why}.", hint="Correct the override in the settings."

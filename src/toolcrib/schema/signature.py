@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from toolcrib.types import Object, Tool
 
@@ -46,6 +47,8 @@ SINGLE_SCHEMAS: Final = (
     "else",
 )
 """Keywords with one schema."""
+_VALUE_KEYWORDS: Final = frozenset({"const", "enum", "default", "examples"})
+"""Keywords with values in which nothing is a schema."""
 SchemaChange = Callable[[Any], Any]
 
 
@@ -134,17 +137,25 @@ def _merge_keyword(key: str, first: Any, second: Any) -> Any:
 
 
 def resolve_pointer(reference: Any, root: Object) -> Any:
-    """Resolve a local reference (`#`, `#/a/b`, `#anchor`); None for any other.
+    """Resolve a reference within a schema: `#/a/b`, `#anchor`, or the `$id` of a part with or without these.
+
+    None for a reference that leads nowhere, or to another document.
 
     >>> resolve_pointer("#/$defs/a~1b", {"$defs": {"a/b": {"type": "null"}}})
     {'type': 'null'}
+    >>> resolve_pointer("urn:thing", {"$defs": {"T": {"$id": "urn:thing", "type": "integer"}}})
+    {'$id': 'urn:thing', 'type': 'integer'}
     """
-    if not isinstance(reference, str) or not reference.startswith("#"):
+    if not isinstance(reference, str):
         return None
-    pointer = unquote(reference[1:])
-    if pointer and not pointer.startswith("/"):
-        return _find_anchor(pointer, root)
+    document, _, fragment = reference.partition("#")
     node: Any = root
+    if document:
+        named = _named_parts(_SameObject(root))
+        node = named.get(document) or named.get(_absolute(document, _id_of(root)))
+    pointer = unquote(fragment)
+    if pointer and not pointer.startswith("/"):
+        return None if node is None else _named_parts(_SameObject(node)).get(f"#{pointer}")
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, Mapping):
@@ -156,14 +167,55 @@ def resolve_pointer(reference: Any, root: Object) -> Any:
     return node
 
 
-def _find_anchor(anchor: str, root: Object) -> Any:
-    """The definition with this `$anchor`; only definitions are searched."""
-    for home in ("$defs", "definitions"):
-        found = root.get(home)
-        for definition in found.values() if isinstance(found, Mapping) else ():
-            if isinstance(definition, Mapping) and definition.get("$anchor") == anchor:
-                return definition
-    return None
+class _SameObject:
+    """An object as a key: equal to nothing but itself."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: Object) -> None:
+        self.it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameObject) and other.it is self.it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+
+@lru_cache(maxsize=8)
+def _named_parts(root: _SameObject) -> Mapping[str, Object]:
+    """The parts of a schema by `$id` and by `#` with their anchor; read once for all references of a schema."""
+    named: dict[str, Object] = {}
+    base = _id_of(root.it)
+    queue: list[Any] = [root.it]
+    seen: set[int] = set()
+    for node in queue:
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Mapping):
+            if own := _id_of(node):
+                named.setdefault(own, node)
+                named.setdefault(_absolute(own, base), node)
+            for anchor in (node.get("$anchor"), node.get("$dynamicAnchor")):
+                if isinstance(anchor, str):
+                    named.setdefault(f"#{anchor}", node)
+            queue.extend(value for key, value in node.items() if key not in _VALUE_KEYWORDS)
+        elif isinstance(node, list):
+            queue.extend(node)
+    return named
+
+
+def _id_of(node: Object) -> str:
+    own = node.get("$id", node.get("id"))
+    return own.removesuffix("#") if isinstance(own, str) else ""
+
+
+def _absolute(reference: str, base: str) -> str:
+    try:
+        return urljoin(base, reference)
+    except ValueError:  # such as a broken IPv6 address
+        return reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,6 +249,8 @@ _MAX_REASON = 240
 _DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 _PATTERN_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)
 _LOOSE_DASH = re.compile(r"(\\[wWdDsS])-(?!\])|(?<!\[)-(\\[wWdDsS])")
+_ECMA_ONLY = re.compile(r"\\p\{[\w=]{1,60}\}|\\u\{[0-9a-f]{1,6}\}", re.IGNORECASE)
+"""Parts of regular expressions that JavaScript knows and Python does not."""
 _MAX_WORK = 10_000_000
 """Schema steps of one check, about 0.1 s."""
 _MAX_ESTIMATE_STEPS = 200_000
@@ -275,11 +277,18 @@ _ANY_CHILD = ""
 class Schema:
     """A valid input schema, compiled when the first arguments are checked."""
 
-    __slots__ = ("_max_depth", "_properties", "_schema", "_validator", "_who")
+    __slots__ = ("_is_checked", "_max_depth", "_properties", "_schema", "_validator", "_who", "unchecked")
 
-    def __init__(self, schema: Object, who: str) -> None:
-        """`who` names the tool in messages. Raises `InvalidTool` for an invalid schema."""
-        compile_schema(schema, who)
+    def __init__(self, schema: Object, who: str, *, compiles: bool = True, unchecked: str = "") -> None:
+        """`who` names the tool in messages. Raises `InvalidTool` for an invalid schema.
+
+        One that is known not to compile checks nothing. `unchecked` says what of it is not checked, and why.
+        """
+        if compiles:
+            compile_schema(schema, who)
+        self.unchecked = unchecked
+        """What of the arguments is left to the server, and why; empty if all of them are checked."""
+        self._is_checked = compiles
         self._max_depth: int | None = None
         self._properties: Object | None = None
         self._schema = schema
@@ -321,6 +330,8 @@ class Schema:
         Traceback (most recent call last):
         toolcrib.errors.InvalidArguments: double: "n" must be integer, not string. Valid: double(n: integer)
         """
+        if not self._is_checked:
+            return
         validator = self._validator
         if validator is None:
             # Not kept when the schema was checked: it takes 14 KB, and most tools are never called.
@@ -434,13 +445,23 @@ def _portable_pattern(pattern: str) -> str:
         except ValueError:
             continue
         return text
+    return "" if is_pattern(pattern) else pattern
+
+
+def is_pattern(pattern: str) -> bool:
+    """Whether a text is a regular expression as far as JavaScript may know, and not only our engine.
+
+    >>> is_pattern(r"^(?<year>\\d{4})-\\p{L}\\/$"), is_pattern("(")
+    (True, False)
+    """
+    text = _ECMA_ONLY.sub(r"\\w", pattern).replace("(?<", "(?P<").replace("(?P<=", "(?<=").replace("(?P<!", "(?<!")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         try:
-            re.compile(pattern)
+            re.compile(text)
         except (re.error, RecursionError, OverflowError):
-            return pattern
-    return ""
+            return False
+    return True
 
 
 def max_depth(schema: Object) -> int | None:

@@ -54,6 +54,7 @@ class ToolDefinitions:
     accepted: tuple[str, ...] = ()
     """Names of the entries that can be offered."""
     rejected: tuple[Rejected, ...] = ()
+    """Those that are not used, or not as they came."""
     digest: bytes = b""
     size: int = 0
     """Bytes of the entries as JSON."""
@@ -74,6 +75,7 @@ class StoredCatalog:
     accepted: tuple[str, ...] = ()
     """Names of the definitions that could be offered when they were stored, for a reader that does not check again."""
     rejected: tuple[Rejected, ...] = ()
+    """Those that are not used, or not as they came."""
     documents: Documents | None = None
     """Its prompts and resources; None before they were read."""
     hung: bool = False

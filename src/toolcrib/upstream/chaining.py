@@ -28,7 +28,6 @@ from toolcrib.types import (
     Hit,
     Key,
     Object,
-    Rejected,
     SearchRequest,
     Tool,
     ToolResult,
@@ -353,8 +352,9 @@ def _remote_hit(entry: dict[str, Any], namespace: str, tags: frozenset[str]) -> 
         "inputSchema": schema or _ANY_OBJECT,
         "annotations": entry.get("annotations"),
     }
-    tool = read_tool({key: value for key, value in definition.items() if value is not None}, namespace=namespace)
-    if isinstance(tool, Rejected) or not _has_valid_name(tool):
+    given = {key: value for key, value in definition.items() if value is not None}
+    tool = read_tool(given, namespace=namespace).tool
+    if tool is None or not _has_valid_name(tool):
         return None
     raw = _number(entry.get("score"))
     return RemoteHit(

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import METHOD_NOT_FOUND, methods
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
@@ -41,6 +42,8 @@ META_TOOLS: Final = frozenset({SEARCH_TOOL, EXECUTE_TOOL, READ_TOOL})
 """What a server that hides its tools lists instead. Used by `chaining`, not offered again."""
 _TOOLS_PER_CHECKPOINT: Final = 10
 """Definitions read before other tasks get a turn."""
+_LARGE_BYTES: Final = 64 * 1024
+"""A longer definition is read in a thread, since that may take longer than other requests should wait."""
 _HEADER_ANNOTATION: Final = f'"{X_MCP_HEADER_KEY}"'.encode()
 """Only a definition with this key in its JSON has to be searched for such annotations."""
 _NO_TASKS: Final = "it runs only as a task, but its server does not declare that it takes tasks"
@@ -71,6 +74,8 @@ class RemoteTool:
     own_name: str
     """The server's name for it, which an override may have changed."""
     override: ToolOverride | None = None
+    remark: Rejected | None = None
+    """What an operator should know of its definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,8 @@ class ToolList:
     tools: tuple[Tool, ...] = ()
     """Those that are offered to callers, in the server's order."""
     rejected: tuple[Rejected, ...] = ()
+    marked: tuple[Rejected, ...] = ()
+    """Those in use that were repaired, or whose arguments are left to the server."""
     problem: str = ""
     """Why it is incomplete; empty if it is complete."""
     definitions: ToolDefinitions = field(default_factory=ToolDefinitions)
@@ -213,11 +220,14 @@ class _ToolListReader:
             self._definitions.append(raw)
             if self.count % _TOOLS_PER_CHECKPOINT == 0:
                 await anyio.lowlevel.checkpoint()
-            self._add(raw)
+            data = to_json(raw)
+            if len(data) > _LARGE_BYTES:
+                await anyio.to_thread.run_sync(self._add, raw, data)
+            else:
+                self._add(raw, data)
         return True
 
-    def _add(self, raw: Any) -> None:
-        data = to_json(raw)
+    def _add(self, raw: Any, data: bytes) -> None:
         self._digest.update(data)
         self._size += len(data)
         name = raw.get("name") if isinstance(raw, dict) else None
@@ -246,14 +256,15 @@ class _ToolListReader:
         if known is not None and known.digest == digest:
             return known
         read = read_tool(raw, namespace=self._namespace)
-        if isinstance(read, Rejected):
-            return read
-        tool = mark_listed(without_group(read), self._gateway) if self._gateway else without_group(read)
+        if read.tool is None:
+            return read.refusal
+        tool = mark_listed(without_group(read.tool), self._gateway) if self._gateway else without_group(read.tool)
         if tool is None:
             return None
         found = self._with_headers(tool, digest, data) if self._modern else self._read_execution(raw, tool, digest)
         if isinstance(found, Rejected):
             return found
+        found = found if read.refusal is None else replace(found, remark=read.refusal)
         override = self._overrides.get(tool.name)
         changed = found.tool if override is None else override.apply(found.tool)
         if isinstance(changed, Rejected):
@@ -297,15 +308,17 @@ class _ToolListReader:
         if not problem:
             self._reject_missing()
         tools = tuple(one.tool for name, one in self._tools.items() if name not in self._hidden)
+        marked = tuple(one.remark for one in self._tools.values() if one.remark is not None)
         return ToolList(
             by_name=self._tools,
             tools=tools,
             rejected=tuple(self._rejected),
+            marked=marked,
             problem=problem,
             definitions=ToolDefinitions(
                 entries=tuple(self._definitions),
                 accepted=tuple(one.own_name for name, one in self._tools.items() if name not in self._hidden),
-                rejected=tuple(self._rejected),
+                rejected=(*self._rejected, *marked),
                 digest=self._digest.digest(),
                 size=self._size,
             ),

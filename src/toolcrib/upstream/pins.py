@@ -85,12 +85,17 @@ class PinnedChange:
             return "it is new"
         return "it is gone" if self.new is None else "; ".join(describe_change(self.old, self.new)[:_MAX_SHOWN])
 
-    def why_held(self, server: str) -> str:
+    def held_by(self, server: str) -> Rejected:
         """Why the current version is not in use, and what to do."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.since))
         kept = "the trusted version stays in use" if self.old is not None else "it is held"
-        look = f"`toolcrib diff {server}:{self.part}` shows it, `toolcrib trust` accepts it"
-        return f"{self.summary()} (since {day}), so {kept}; {look}"
+        return Rejected(
+            tool=self.part,
+            reason=f"{self.summary()} (since {day}), so {kept}",
+            state="held",
+            since=self.since,
+            todo=f"`toolcrib diff {server}:{self.part}` shows it, `toolcrib trust` accepts it",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +142,7 @@ class PinReview:
 
     def rejections(self, server: str) -> tuple[Rejected, ...]:
         """The versions that are held, with the reasons."""
-        return tuple(
-            Rejected(tool=name, reason=change.why_held(server), held=True)
-            for name, change in self.changes.items()
-            if change.new is not None
-        )
+        return tuple(change.held_by(server) for change in self.changes.values() if change.new is not None)
 
     def explain(self, tool: str, arguments: Object) -> str:
         """What changed, if the arguments fit the trusted version of a tool and so not the current one; else empty."""
@@ -570,7 +571,12 @@ class PinWatch:
 
         for start in range(0, len(todo), _PER_STEP):
             self._linted |= await anyio.to_thread.run_sync(lint, todo[start : start + _PER_STEP])
-        marks = tuple(Rejected(tool=name, reason=mark) for name, (_, mark) in self._linted.items() if mark)
+        found = {name: mark for name, (_, mark) in self._linted.items() if mark}
+        known = {(one.tool, one.reason): one for one in self.marks}
+        marks = tuple(
+            known.get((name, mark)) or Rejected(tool=name, reason=mark, state="suspect", since=time.time())
+            for name, mark in found.items()
+        )
         if marks != self.marks:
             severe = [one.tool for one in marks if one.reason.endswith(_HARD) and one not in self.marks]
             if severe:
@@ -592,7 +598,7 @@ class PinWatch:
     def note(self, tool: str) -> str:
         """Why an earlier version of the tool is in use; empty if none is."""
         change = self.review.changes.get(tool_part(tool)) if self.holds else None
-        return "" if change is None or change.old is None else f"{tool} changed: {change.why_held(self._server)}"
+        return "" if change is None or change.old is None else f"{tool} changed: {change.held_by(self._server).text}"
 
 
 def _mark_of(server: str, part: Object) -> str:

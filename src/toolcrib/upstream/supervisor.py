@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from toolcrib.types import Caller, Context, ServerState, ServerStatus, SessionClient, Tool
+from toolcrib.types import Caller, Context, Rejected, ServerState, ServerStatus, SessionClient, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog, ToolDefinitions
 from toolcrib.upstream.channel import (
     AutoResetEvent,
@@ -235,6 +235,7 @@ class Supervisor:
             known |= {"cached": True, "as_of": stored.read_at, "protocol": stored.protocol, "info": stored.info}
             held = tuple(one for one in stored.rejected if one.held)
             known |= {"tools": len(self.tool_list.tools), "rejected": (*self.tool_list.rejected, *held)}
+            known |= {"marked": self.tool_list.marked}
             if stored.tools and not self._options.delegate_search:
                 known |= {"reason": _explain_no_tools(stored.tools, self.tool_list)}
         if stored.documents is not None:
@@ -455,7 +456,11 @@ class Supervisor:
         )
 
     def _tools_marked(self) -> None:
-        self.status_store.update(self.status_store.status.state, marked=self.pins.marks)
+        self.status_store.update(self.status_store.status.state, marked=self._marked())
+
+    def _marked(self) -> tuple[Rejected, ...]:
+        """The tools in use that an operator should know of."""
+        return (*self.tool_list.marked, *self.pins.marks)
 
     def _adopt(self, connection: Connection, tool_list: ToolList) -> bool:
         """Take the tool list over. Returns whether anything in it is new."""
@@ -473,6 +478,7 @@ class Supervisor:
             reason=tool_list.problem or self._explain_nothing(connection, tool_list),
             tools=len(tool_list.tools),
             rejected=(*tool_list.rejected, *self.pins.rejections()),
+            marked=self._marked(),
             stale=False,
             cached=False,
             as_of=None,
