@@ -28,7 +28,7 @@ from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction, ScorerResult
 from toolcrib.search.scorers.points import popular_tools
 from toolcrib.search.segment import Bools
-from toolcrib.search.signals import request_text
+from toolcrib.search.signals import read_meaning, request_text
 from toolcrib.search.telling import telling_part
 from toolcrib.search.text import CUT_NOTE, ParsedQuery, parse_query, read_queries
 from toolcrib.types import Detail, Filters, Hit, Key, Reason, ScorePart, SearchReply, SearchRequest, Tool
@@ -361,11 +361,23 @@ def _readings(task: SearchTask, query: ParsedQuery) -> Iterator[_Reading]:
     """Read a query as a whole and, if it is long, only the part of it that asks for something."""
     whole = _Reading(query, _rank(task, query))
     yield whole
+    for read in _other_readings(task, query, whole.ranking):
+        yield _Reading(query, _rank(task, query, read=read))
     part = parse_query(telling_part(query.text, task.view.parts[0].segment.model.table))
     if part.words:
         other = _Reading(part, _rank(task, part))
         if _is_useful(other.ranking, whole.ranking):
             yield other
+
+
+def _other_readings(task: SearchTask, query: ParsedQuery, ranking: Ranking) -> Iterator[ReadQuery]:
+    """The query with other synonyms in the place of its first word that no tool has, if several are as good."""
+    match, model = ranking.match, task.view.parts[0].segment.model
+    for word, others in [*match.alternatives.items()][:1]:
+        for other in others:
+            read = match._replace(replaced={**match.replaced, word: other})
+            meaning = read_meaning(query, read, model, task.lexicon, task.options, task.embedded)
+            yield ReadQuery(read, meaning)
 
 
 def _is_useful(part: Ranking, whole: Ranking) -> bool:
@@ -379,10 +391,10 @@ _SURER = 1.5
 """By how much the best `raw` of a part must be higher: an embedder reads some stories better as a whole."""
 
 
-def _rank(task: SearchTask, query: ParsedQuery, limit: int | None = None) -> Ranking:
+def _rank(task: SearchTask, query: ParsedQuery, limit: int | None = None, read: ReadQuery | None = None) -> Ranking:
     limit = _wanted_count(task) if limit is None else limit
     more = task.lexicon, task.boosts, task.embedded
-    read = task.read.get(query.text)
+    read = read or task.read.get(query.text)
     return rank(task.view, query, limit, task.allowed, task.options, *more, past=task.past, read=read)
 
 

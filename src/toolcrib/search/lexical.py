@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from toolcrib.search.index import IndexView, idf
 from toolcrib.search.inflection import COMPOUNDING, inflection_stem, request_language, stop_words
-from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.lexicon import Lexicon, added_stems
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.segment import Segment
 from toolcrib.search.spelling import SpellingIndex, is_correctable
@@ -45,6 +45,9 @@ _MAX_CACHED_TERMS = 2048
 
 _MAX_CACHED_POSTINGS = 1 << 20
 """Postings of cached terms per view; each takes up to twelve bytes."""
+
+_MAX_READINGS = 4
+"""Synonyms that a word without a match may be read as."""
 
 _SYNONYM_SHARE = 50
 """A synonym is used if at most one visible tool in so many has it: common words say little."""
@@ -190,7 +193,10 @@ class LexicalMatch(NamedTuple):
     corrected: dict[str, str]
     """Misspelt words and their corrections."""
     replaced: dict[str, str]
-    """Words that no visible tool has, and the most common of their synonyms."""
+    """Words that no visible tool has, and the synonym that each is read as: the most common of those that the reference
+    documents or, if there are none, of the others."""
+    alternatives: dict[str, tuple[str, ...]]
+    """For some of these words, the further synonyms that the reference documents: they mean the word as well."""
     fillers: frozenset[str]
     """The stop words of the request's language, if that is not English."""
 
@@ -203,6 +209,7 @@ def match_terms(
     unknown: list[QueryTerm] = []
     corrected: dict[str, str] = {}
     replaced: dict[str, str] = {}
+    alternatives: dict[str, tuple[str, ...]] = {}
     typed = _match_short_forms(view, query, lexicon, options)
     cache = _term_cache(view, lexicon, options)
     language = request_language([word for _, word in query.sequence], accented=not query.text.isascii())
@@ -212,14 +219,16 @@ def match_terms(
         key = term.stem, term.surface, term.is_value, language
         found = cache.find(key)
         if found is None:
-            found = cache.add(key, _known_term(view, _expand(view, term, table, lexicon, options, language)))
-        expansions, by_coverage, postings, read_as = found
+            found = cache.add(key, _known_term(view, term, _expand(view, term, table, lexicon, options, language)))
+        expansions, by_coverage, postings, read_as, others = found
         if expansions:
             matched.append(MatchedTerm(term, expansions, by_coverage, postings))
             if read_as and expansions[0].how != "synonym":
                 corrected[term.surface] = read_as
             elif read_as and not table.translation(term.surface):
                 replaced[term.surface] = read_as
+                if others:
+                    alternatives[term.surface] = others
         elif term.word_range[0] not in typed:
             unknown.append(term)
     matched += typed.values()
@@ -236,6 +245,7 @@ def match_terms(
         unmatched=_unmatched_words(query, matched, unknown),
         corrected=corrected,
         replaced=replaced,
+        alternatives=alternatives,
         fillers=fillers,
     )
 
@@ -255,6 +265,8 @@ class KnownTerm(NamedTuple):
     postings: tuple[TermPostings, ...]
     read_as: str
     """The word that it is read as in the meaning of the query, if no visible tool has the term itself."""
+    others: tuple[str, ...]
+    """Further words that it may as well be read as."""
 
 
 TermKey = tuple[str, str, bool, str]
@@ -313,18 +325,23 @@ def _term_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> Te
     return found
 
 
-_UNKNOWN_TERM = KnownTerm((), (), (), "")
+_UNKNOWN_TERM = KnownTerm((), (), (), "", ())
 
 
-def _known_term(view: IndexView, expansions: tuple[TermExpansion, ...]) -> KnownTerm:
+def _known_term(view: IndexView, term: QueryTerm, expansions: tuple[TermExpansion, ...]) -> KnownTerm:
     if not expansions:
         return _UNKNOWN_TERM
-    read_as = ""
-    if expansions[0].how != "exact":
-        synonym = expansions[0].how == "synonym"
-        read_as = _most_common_word(view, max(expansions, key=_by_frequency) if synonym else expansions[0])
+    readings: list[str] = []
+    if expansions[0].how == "synonym":
+        added = added_stems(term.surface)
+        documented = [one for one in expansions if one.stem not in added]
+        common = sorted(documented, key=_by_frequency, reverse=True)[:_MAX_READINGS]
+        readings = [_most_common_word(view, one) for one in common or [max(expansions, key=_by_frequency)]]
+    elif expansions[0].how != "exact":
+        readings = [_most_common_word(view, expansions[0])]
     by_coverage = sorted(expansions, key=_by_coverage)
-    return KnownTerm(expansions, by_coverage, _term_postings(view, by_coverage), read_as)
+    read_as, *others = readings or [""]
+    return KnownTerm(expansions, by_coverage, _term_postings(view, by_coverage), read_as, tuple(others))
 
 
 def _term_postings(view: IndexView, expansions: Sequence[TermExpansion]) -> tuple[TermPostings, ...]:

@@ -185,6 +185,24 @@ def _by_form(pairs: Iterable[SynonymPair]) -> Mapping[str, tuple[str, ...]]:
     return {form: tuple(sorted(rights)) for form, rights in found.items()}
 
 
+def added_stems(word: str) -> frozenset[str]:
+    """The stems of the synonyms of a word that only the default lexicon has, and the reference does not.
+
+    >>> sorted(added_stems("save")), "write" in added_stems("save")
+    (['download'], False)
+    """
+    return _ADDED_STEMS[word]
+
+
+def _added_stems(word: str) -> frozenset[str]:
+    return frozenset(_default_lexicon().stems_of_synonyms(word)).difference(
+        _reference_lexicon().stems_of_synonyms(word)
+    )
+
+
+_ADDED_STEMS = WordMemo(_added_stems, _MAX_CACHED)
+
+
 @cache
 def packaged_lines(section: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The lines of a section of `data/synonyms.txt`: what is before the colon, and the words after it."""

@@ -70,8 +70,14 @@ def find_named(view: IndexView, text: str, allowed: Sequence[Bools]) -> list[Nam
 def _servers(view: IndexView, text: str) -> AbstractSet[str]:
     """The keys of the namespaces that the query begins or ends with."""
     words = text.split()
-    keys = {_key(_stripped(word)) for word in (words[:1] + words[-1:])}
+    ends = {*words[:1], *words[-1:]}
+    keys = ends if _is_plain(text) else {_key(_stripped(word)) for word in ends}
     return keys & _namespace_keys(view)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text consists of words in small letters, which is cheap to find out: most queries do."""
+    return text.isascii() and text.islower() and text.replace(" ", "").isalpha()
 
 
 def _within(view: IndexView, places: Sequence[tuple[int, int]], servers: AbstractSet[str]) -> list[tuple[int, int]]:
@@ -93,7 +99,7 @@ def _namespace_keys(view: IndexView) -> AbstractSet[str]:
 
 def without_select(text: str) -> str:
     """The query without what asks for tools by name in a client of many: `select:`."""
-    selected = _SELECT.match(text)
+    selected = _SELECT.match(text) if ":" in text else None
     return text[selected.end() :] if selected else text
 
 
@@ -110,7 +116,7 @@ def prepare_names(segment: Segment) -> None:
 
 def _names(text: str) -> tuple[list[str], bool]:
     """The words of a query that may be names of tools, and whether it is nothing but a list of words."""
-    if " " in text and not _MAY_NAME.search(text):
+    if " " in text and (_is_plain(text) or not _MAY_NAME.search(text)):
         return [], False
     items = [item for item in map(_stripped, _LIST_GAP.split(without_select(text))) if item]
     listed = _SELECT.match(text) is not None or not any(map(_GAP.search, items))
