@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 # The demo needs the package alone, none of the tools of development.
 DEMO := .venv-demo
 RELEASE := .venv-release
+IMAGE_EXTRAS := metrics otel redis tokens
+LOCK := uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog.py,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-neighbours bench-faults bench-soak bench-capacity bench-mixed dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-neighbours bench-faults bench-soak bench-capacity bench-mixed dist release lock docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,7 +111,11 @@ docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 release:  ## Build the wheels of both distributions, check them, and try them in a new environment
-	$(PYTHON) distributions/release.py $(RELEASE)
+	$(PYTHON) distributions/release.py $(RELEASE) $(TRY)
+
+lock:  ## Write the hashes of what builds a release, and of what is in the image; needs uv
+	$(LOCK) --python-version 3.11 deploy/requirements/build.in --output-file deploy/requirements/build.txt
+	$(LOCK) --python-version 3.13 pyproject.toml deploy/requirements/image.in $(IMAGE_EXTRAS:%=--extra %) --output-file deploy/requirements/image.txt
 
 dist: $(VENV)/.ready  ## Build the wheels of toolcrib-slim and toolcrib into dist/
 	$(PIP) wheel --no-deps --wheel-dir dist distributions/toolcrib-slim distributions/toolcrib

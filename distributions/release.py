@@ -1,6 +1,7 @@
 """Build the wheels of both distributions, check them, and try them in a new environment: `make release`.
 
-Uploads nothing; prints the command that does.
+What builds and checks is installed by hash. The trial installs the newest dependencies; `make release TRY=no` leaves it
+out. Uploads nothing; prints the command that does.
 """
 
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 DIST = TOP / "dist"
+TOOLS = TOP / "deploy" / "requirements" / "build.txt"
 NAMES = ("toolcrib_slim", "toolcrib")
 PROGRAM = "from toolcrib import App, Index; import toolcrib; print(toolcrib.__version__)"
 
@@ -36,7 +38,8 @@ def build(programs: Path) -> list[Path]:
     for old in DIST.glob("*"):
         old.unlink()
     for name in ("toolcrib-slim", "toolcrib"):
-        run(programs / "pip", "wheel", "--no-deps", "--wheel-dir", DIST, TOP / "distributions" / name)
+        folder = TOP / "distributions" / name
+        run(programs / "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", DIST, folder)
     return sorted(DIST.glob("*.whl"))
 
 
@@ -53,25 +56,26 @@ def check(wheels: list[Path], version: str) -> None:
         print(f"note: CHANGELOG.md has no section {version} yet")
 
 
-def main(folder: Path) -> None:
-    """Build, check and try."""
+def main(folder: Path, *, trial: bool) -> None:
+    """Build, check and, if wanted, try."""
     written = (TOP / "src/toolcrib/_version.py").read_text(encoding="utf-8")
     version = re.findall(r'VERSION = "(.+)"', written)[0]
     DIST.mkdir(exist_ok=True)
     print("building", flush=True)
     tools = environment(folder / "tools")
+    run(tools / "pip", "install", "--require-hashes", "--requirement", TOOLS)
     wheels = build(tools)
     check(wheels, version)
     print("checking the metadata", flush=True)
-    run(tools / "pip", "install", "twine")
     run(tools / "twine", "check", "--strict", *wheels)
-    print("installing them in a new environment", flush=True)
-    programs = environment(folder / "trial")
-    run(programs / "pip", "install", "--find-links", DIST, *wheels)
-    print(run(programs / "toolcrib", "--version"))
-    print(run(programs / "python", "-c", PROGRAM))
+    if trial:
+        print("installing them in a new environment", flush=True)
+        programs = environment(folder / "trial")
+        run(programs / "pip", "install", "--find-links", DIST, *wheels)
+        print(run(programs / "toolcrib", "--version"))
+        print(run(programs / "python", "-c", PROGRAM))
     print(f"\nAll is well. Upload with: {folder / 'tools/bin/twine'} upload dist/*")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), trial=sys.argv[2:] != ["no"])
