@@ -8,7 +8,7 @@ one. Redis operations are counted by Redis itself. Needs `redis-server`; without
 import argparse
 import asyncio
 import contextlib
-import http.client
+import functools
 import json
 import os
 import re
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import overhead
+import processes
 from fleet import memory_mb
 from mcp_client import Caller, text_of
 from mixed_load import cpu_s, process_tree
@@ -172,21 +173,9 @@ def redis_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "yes"]
         process = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-        try:
-            _wait_for(port, process)
+        with processes.ending(process):
+            processes.wait_until(process, lambda: processes.is_open(port))
             yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"nothing answers at port {port}")
 
 
 @contextlib.contextmanager
@@ -206,36 +195,14 @@ def deployed(name: str, upstream: str, *, workers: int = 1, replicas: int = 1, r
         for port in ports:
             command = [sys.executable, "-m", "toolcrib.cli.main", "serve", "--config", str(config)]
             command += ["--http", f"127.0.0.1:{port}", *(["--workers", str(workers)] if workers > 1 else [])]
-            log = stack.enter_context((folder / f"{port}.log").open("w"))
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
-            stack.callback(_end, process)
-            _wait_for(port, process)
-            _until_ready(port)
+            log = folder / f"{port}.log"
+            with log.open("w") as errors:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
+            stack.enter_context(processes.ending(process))
+            processes.wait_until(process, functools.partial(processes.is_ok, port, "/readyz"), log=log)
             pids.append(process.pid)
         urls = tuple(f"http://127.0.0.1:{port}/mcp" for port in ports)
         yield Deployment(name, urls, tuple(pids), redis)
-
-
-def _until_ready(port: int) -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            with contextlib.closing(connection):
-                connection.request("GET", "/readyz")
-                if connection.getresponse().status == http.client.OK:
-                    return
-        time.sleep(0.05)
-    raise RuntimeError(f"the gateway at port {port} is not ready")
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 async def measured(deployment: Deployment, seconds: float, rounds: int) -> dict[str, Cost]:
@@ -263,7 +230,7 @@ def bytes_a_tool() -> float:
     sizes = []
     for tools in _TOOLS:
         with contextlib.ExitStack() as stack:
-            upstream, _ = stack.enter_context(overhead.server(str(HERE / "servers.py"), "plain", str(tools)))
+            upstream, _ = stack.enter_context(processes.server(str(HERE / "servers.py"), "plain", str(tools)))
             deployment = stack.enter_context(deployed("memory", upstream))
             _until_listed(deployment, tools)
             asyncio.run(drive(deployment, "search", 2))
@@ -290,7 +257,7 @@ def redis_limit(url: str) -> float:
     """SET operations a second that redis-benchmark gets from this Redis with 50 clients, without pipelining."""
     port = url.rpartition(":")[2].partition("/")[0]
     command = ["redis-benchmark", "-p", port, "-t", "set", "-n", "100000", "-q", "--csv"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=processes.RUN_S).stdout
     found = re.search(r'"SET[^"]*","([\d.]+)"', output)
     return float(found[1]) if found else 0.0
 
@@ -319,7 +286,7 @@ def main() -> None:
     single: dict[str, Cost] = {}
     shared: dict[str, Cost] | None = None
     limit = 0.0
-    with overhead.server(str(HERE / "servers.py"), "plain", "50") as (upstream, _):
+    with processes.server(str(HERE / "servers.py"), "plain", "50") as (upstream, _):
         for workers in (1, 2):
             name = "1 process" if workers == 1 else f"{workers} workers"
             with deployed(name, upstream, workers=workers) as deployment:

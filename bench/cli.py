@@ -7,11 +7,11 @@ task is its quickest round; `--rounds N` sets how many there are.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+import processes
 
 SERVER = Path(__file__).parents[1] / "tests" / "cli" / "toolbox_server.py"
 SERVERS = 12
@@ -40,18 +40,6 @@ def tasks(config: Path) -> dict[str, dict[str, list[str]]]:
     }
 
 
-def seconds(command: list[str], environ: dict[str, str]) -> tuple[float, float]:
-    """Wall time and processor time of a command and its children."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ)
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"{' '.join(command)} failed: {said.decode()[-500:]}")
-    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime
-
-
 def main() -> None:
     """Run every command in turn, several rounds, and print the best of each."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -64,11 +52,11 @@ def main() -> None:
         config.write_text(json.dumps({"mcpServers": servers}))
         environ = {**os.environ, "XDG_STATE_HOME": folder}
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        seconds([sys.executable, "-m", "toolcrib", "tools", "--config", str(config)], environ)
+        processes.finished([sys.executable, "-m", "toolcrib", "tools", "--config", str(config)], environ)
         for _ in range(rounds):
             for task, programs in tasks(config).items():
                 for program, command in programs.items():
-                    now, kept = seconds(command, environ), best.get((task, program), (9e9, 9e9))
+                    now, kept = processes.finished(command, environ), best.get((task, program), (9e9, 9e9))
                     best[task, program] = min(now[0], kept[0]), min(now[1], kept[1])
     numpy = best["import numpy", "python"]
     print(f"{SERVERS} servers over stdio; seconds, and as ratios to importing numpy\n")

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import gateway, memory_mb
+import processes
+from fleet import memory_mb
 from mcp_client import Caller, LostAnswer, text_of
 from upstreams import right_answer
 
@@ -421,12 +422,8 @@ def web_servers(known: Sequence[Server], folder: Path, seed: int, *, faulty: boo
     wanted = [f"{server.name}:{server.fault}" for server in known if server.http and bool(server.fault) is faulty]
     command = [sys.executable, str(_UPSTREAMS), "http", str(folder), str(seed), *wanted]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield dict(tuple(process.stdout.readline().split()) for _ in wanted)
-    finally:
-        process.kill()
-        process.wait(10)
+    with processes.ending(process):
+        yield dict(tuple(processes.read_line(process).split()) for _ in wanted)
 
 
 def write_config(file: Path, chosen: Sequence[Server], urls: dict[str, str], folder: Path, seed: int) -> Path:
@@ -498,8 +495,8 @@ def main() -> int:
         urls |= stack.enter_context(web_servers(known, folder, options.seed, faulty=True))
         first = write_config(folder / "disturbed.json", known, urls, folder, options.seed)
         second = write_config(folder / "undisturbed.json", good, urls, folder, options.seed)
-        undisturbed, _ = stack.enter_context(gateway(second))
-        disturbed, pid = stack.enter_context(gateway(first))
+        undisturbed, _ = stack.enter_context(processes.gateway(second))
+        disturbed, pid = stack.enter_context(processes.gateway(first))
         faulty = len(known) - len(good)
         print(f"{len(known)} servers, {faulty} of them faulty; {options.callers} callers; seed {options.seed}")
         outcome = asyncio.run(measure((disturbed, undisturbed), pid, known, folder, options))

@@ -10,16 +10,16 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp
+
+import processes
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("TOOLCRIB_BENCH_DATA", HERE / "recordings"))
@@ -66,30 +66,6 @@ def children(pid: int) -> dict[str, int]:
     return found
 
 
-@contextlib.contextmanager
-def gateway(config: Path) -> Iterator[tuple[str, int]]:
-    """A served gateway: its address and process id. Its log is beside the configuration, with the suffix `.log`."""
-    command = [sys.executable, "-m", "toolcrib.cli.main", "serve", "--http", "127.0.0.1:0", "--config", str(config)]
-    log = config.with_suffix(".log")
-    with log.open("w") as stderr:
-        process = subprocess.Popen(command, stderr=stderr)
-    try:
-        yield _address(process, log), process.pid
-    finally:
-        begun = time.perf_counter()
-        process.terminate()
-        process.wait(20)
-        print(f"stopped in {time.perf_counter() - begun:.2f} s, exit code {process.returncode}")
-
-
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    while process.poll() is None:
-        if found := re.search(r"http://\S+/mcp", log.read_text()):
-            return found[0]
-        time.sleep(0.05)
-    raise RuntimeError(f"the gateway did not start: {log.read_text()}")
-
-
 async def everything(client: mcp.Client) -> set[str]:
     """The ids of all tools that an empty query lists."""
     ids: set[str] = set()
@@ -119,7 +95,7 @@ async def measure(config: Path, servers: list[tuple[str, int]]) -> None:
     """Start, search, kill, restart."""
     wanted = sum(count for _, count in servers)
     begun = time.perf_counter()
-    with gateway(config) as (url, pid):
+    with processes.gateway(config) as (url, pid):
         async with mcp.Client(url) as client:
             await until(client, wanted)
             print(
@@ -135,8 +111,9 @@ async def measure(config: Path, servers: list[tuple[str, int]]) -> None:
             print(f"killed {len(victims)}; the next search names {[status['name'] for status in reply['servers']]}")
             assert await everything(client) == before, "tools were lost"
             begun = time.perf_counter()
-            while len(children(pid)) < len(servers):
-                await anyio.sleep(0.05)
+            with anyio.fail_after(120):
+                while len(children(pid)) < len(servers):
+                    await anyio.sleep(0.05)
             await until(client, wanted)
             assert await everything(client) == before, "tools were lost"
             print(
@@ -148,6 +125,8 @@ async def measure(config: Path, servers: list[tuple[str, int]]) -> None:
                 await client.call_tool("tool_search", {"query": query, "detail": "signature"})
                 times.append(time.perf_counter() - start)
             print(f"tool_search over HTTP: p50 {sorted(times)[len(times) // 2] * 1e3:.1f} ms")
+        begun = time.perf_counter()
+    print(f"stopped in {time.perf_counter() - begun:.2f} s")
 
 
 def main() -> None:

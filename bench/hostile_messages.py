@@ -424,7 +424,8 @@ async def others(url: str, seconds: float) -> tuple[float, float]:
     """The p50 and p99 of other callers' calls, in milliseconds."""
     process = await spawn("caller", url, str(seconds))
     assert process.stdout is not None
-    times = sorted(json.loads(await process.stdout.read()))
+    async with asyncio.timeout(seconds + 120):
+        times = sorted(json.loads(await process.stdout.read()))
     return statistics.median(times), times[int(len(times) * 0.99)]
 
 

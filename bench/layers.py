@@ -13,7 +13,7 @@ import httpx2
 import uvloop
 
 import load
-import overhead
+import processes
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, running
@@ -90,14 +90,14 @@ def memory() -> None:
     """Resident memory of an interpreter that holds the SDK's server, and of one that holds all of toolcrib."""
     for name, module in (("the SDK's server", "mcp.server.lowlevel"), ("a gateway", "toolcrib.app")):
         program = f"import {module}; print(int(open('/proc/self/statm').read().split()[1]) * 4096 // 1_000_000)"
-        shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
         print(f"{'memory after importing ' + name:52}{int(shown.stdout):9} MB")
 
 
 def main() -> None:
     """Print every figure."""
     asyncio.run(layers())
-    with overhead.server(str(Path(__file__).parent / "servers.py"), "upstream", "50") as (url, _):
+    with processes.server(str(Path(__file__).parent / "servers.py"), "upstream", "50") as (url, _):
         uvloop.run(clients(url))  # as `serve --http` runs
     memory()
 

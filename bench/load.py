@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import processes
+
 VERSION = "2026-07-28"
 OLDER = "2025-11-25"
 FIRST_ID = 1_000_000
@@ -75,7 +77,7 @@ def session_request(url: str, tool: str, arguments: dict[str, Any], headers: str
 def _post(url: str, message: dict[str, Any], headers: dict[str, str]) -> str:
     """Send a message, and return the id of the session in which it was answered."""
     parts = urlsplit(url)
-    connection = HTTPConnection(parts.netloc)
+    connection = HTTPConnection(parts.netloc, timeout=processes.START_S)
     with contextlib.closing(connection):
         connection.request("POST", parts.path, json.dumps(message), headers)
         return connection.getresponse().headers.get("mcp-session-id", "")
@@ -110,7 +112,8 @@ async def run(url: str, message: bytes, *, expect: bytes, at_once: int, calls: i
             writer.close()
 
     before, start = cpu_s(pid) if pid else 0.0, time.perf_counter()
-    await asyncio.gather(*(worker(number) for number in range(at_once)))
+    async with asyncio.timeout(processes.RUN_S):
+        await asyncio.gather(*(worker(number) for number in range(at_once)))
     wall, cpu = time.perf_counter() - start, (cpu_s(pid) - before) if pid else 0.0
     times.sort()
     return Load(

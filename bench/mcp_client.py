@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import processes
+
 MODERN: Final = "2026-07-28"
 OLDER: Final = "2025-11-25"
 _INFO: Final = {"name": "bench", "version": "1"}
@@ -106,7 +108,8 @@ class Caller:
                 self._streams = await asyncio.open_connection(self._host, self._port)
             reader, writer = self._streams
             writer.write(f"{method} {self._path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
-            return await _read_response(reader)
+            async with asyncio.timeout(processes.START_S):
+                return await _read_response(reader)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             self.close()
             raise LostAnswer(f"{type(error).__name__}: {error}") from error

@@ -14,7 +14,6 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import time
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 
 import load
 import overhead
+import processes
 
 HERE: Final = Path(__file__).parent
 _PEER: Final = "mcp-contextforge-gateway==1.0.7.post20260921"
@@ -126,38 +126,21 @@ def contextforge(upstream: str) -> Iterator[Subject]:
         environment = {**os.environ, **settings}
         make_token = ["-m", "mcpgateway.utils.create_jwt_token", "-u", "admin@example.com", "--admin", "-e", "600"]
         made = [str(programs / "python"), *make_token, "-s", settings["JWT_SECRET_KEY"]]
-        output = subprocess.run(made, env=environment, cwd=folder, check=True, capture_output=True, text=True).stdout
-        token = output.split()[-1]
+        shown = subprocess.run(
+            made, env=environment, cwd=folder, check=True, capture_output=True, text=True, timeout=processes.RUN_S
+        )
+        token = shown.stdout.split()[-1]
         command = [str(programs / "mcpgateway"), "mcpgateway.main:app", "--host", "127.0.0.1", "--port", str(port)]
-        with (Path(folder) / "log").open("w") as log:
-            process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
-        try:
-            _wait_for(url, process, Path(folder) / "log")
+        log = Path(folder) / "log"
+        with log.open("w") as output:
+            process = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)
+        with processes.ending(process):
+            processes.wait_until(process, lambda: processes.is_ok(port, "/health"), log=log, within_s=_START_S)
             _ask(url, "POST", "/gateways", token, {"name": "up", "url": upstream, "transport": "STREAMABLEHTTP"})
             tools = [tool["id"] for tool in _ask(url, "GET", "/tools?limit=0", token)]
             offered = {"server": {"name": "bench", "associated_tools": tools}}
             server = _ask(url, "POST", "/servers", token, offered)["id"]
             yield Subject("ContextForge", f"{url}/servers/{server}/mcp/", process.pid, "up-echo", f"Bearer {token}")
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_S
-    parts = urlsplit(url)
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError):
-            connection = http.client.HTTPConnection(parts.netloc, timeout=5)
-            connection.request("GET", "/health")
-            if connection.getresponse().status == http.client.OK:
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"ContextForge did not start: {log.read_text()[-900:]}")
 
 
 @contextlib.contextmanager
@@ -180,7 +163,8 @@ def run(subject: Subject, users: int, seconds: int) -> Figures:
     command = [sys.executable, "-m", "locust", "-f", str(HERE / "mixed_load_users.py"), *options]
     command += ["--run-time", f"{seconds}s", "--host", f"{parts.scheme}://{parts.netloc}"]
     before = cpu_s(subject.pid)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    within_s = seconds + processes.START_S
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=within_s)
     cpu = cpu_s(subject.pid) - before
     rows = json.loads(done.stdout)
     if not rows:
@@ -211,7 +195,7 @@ def main() -> None:
     options = parser.parse_args()
     best: dict[str, Figures] = {}
     with contextlib.ExitStack() as stack:
-        upstream, _ = stack.enter_context(overhead.server(str(HERE / "servers.py"), "upstream", str(overhead.TOOLS)))
+        upstream, _ = stack.enter_context(processes.server(str(HERE / "servers.py"), "upstream", str(overhead.TOOLS)))
         subjects = [stack.enter_context(make(upstream)) for make in (toolcrib, contextforge)]
         print(f"{options.users} users, {options.seconds} s a run; load average {os.getloadavg()[0]:.1f}")
         print(f"{'':14}{'requests':>9}{'failed':>8}{'a second':>10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}")

@@ -6,8 +6,6 @@ import functools
 import json
 import os
 import platform
-import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import load
+import processes
 
 HERE = Path(__file__).parent
 AT_ONCE = (1, 16, 64)
@@ -27,23 +26,6 @@ AUTHORIZATION = f"Authorization: Bearer {TOKEN}\r\n"
 
 
 @contextlib.contextmanager
-def server(*command: str) -> Iterator[tuple[str, int]]:
-    """A started server: its address and process id."""
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    stream = process.stderr if "toolcrib" in " ".join(command) else process.stdout
-    assert stream is not None
-    try:
-        for line in stream:
-            if address := re.search(r"http://\S+/mcp", line):
-                yield address[0], process.pid
-                return
-        raise RuntimeError(f"{command} did not start")
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-@contextlib.contextmanager
 def toolcrib(upstream: str, surface: str, **settings: Any) -> Iterator[tuple[str, int]]:
     """toolcrib in front of the upstream, with a token and everything else it does by default."""
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +34,7 @@ def toolcrib(upstream: str, surface: str, **settings: Any) -> Iterator[tuple[str
         section = {"surfaces": [surface], "state": {"path": f"{folder}/state.sqlite"}, "http": tokens, **settings}
         config = Path(folder) / "toolcrib.json"
         config.write_text(json.dumps({"mcpServers": {"up": {"url": upstream}}, "toolcrib": section}))
-        with server("-m", "toolcrib.cli.main", "serve", "--http", "127.0.0.1:0", "--config", str(config)) as started:
+        with processes.gateway(config) as started:
             yield started
 
 
@@ -80,11 +62,11 @@ def started(stack: contextlib.ExitStack) -> list[Subject]:
     """Every subject, running."""
     plain = {"text": PAYLOAD}
     servers = str(HERE / "servers.py")
-    up, up_pid = stack.enter_context(server(servers, "upstream", str(TOOLS)))
+    up, up_pid = stack.enter_context(processes.server(servers, "upstream", str(TOOLS)))
     search, search_pid = stack.enter_context(toolcrib(up, "search"))
     direct, direct_pid = stack.enter_context(toolcrib(up, "direct"))
-    peer, peer_pid = stack.enter_context(server(servers, "fastmcp-connected", up))
-    slow, slow_pid = stack.enter_context(server(servers, "fastmcp-default", up))
+    peer, peer_pid = stack.enter_context(processes.server(servers, "fastmcp-connected", up))
+    slow, slow_pid = stack.enter_context(processes.server(servers, "fastmcp-default", up))
     return [
         Subject("direct", up, up_pid, "echo", plain),
         Subject(f"direct, {OLDER}", up, up_pid, "echo", plain, in_session=True),

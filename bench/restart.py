@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,8 @@ import uvicorn
 from mcp.server.lowlevel import Server
 from starlette.applications import Starlette
 from starlette.routing import Mount
+
+import processes
 
 HERE = Path(__file__).parent
 SHIPPED = HERE.parent / "tests" / "retrieval" / "data" / "tools.jsonl"
@@ -109,25 +110,13 @@ def main() -> None:
         own = {"state": {"path": str(Path(folder) / "state.sqlite")}}
         config.write_text(json.dumps({"mcpServers": entries, "toolcrib": own}))
         servers = subprocess.Popen([sys.executable, __file__, "--serve", str(port)])
-        try:
-            _wait_for(port)
+        with processes.ending(servers):
+            processes.wait_until(servers, lambda: processes.is_open(port))
             print(f"{len(entries)} servers")
             for what in ("cold", *["restart"] * RESTARTS):
-                done = subprocess.run(
-                    [sys.executable, __file__, "--run", str(config)], check=False, capture_output=True, text=True
-                )
+                command = [sys.executable, __file__, "--run", str(config)]
+                done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=processes.RUN_S)
                 print(what, done.stdout.strip() or done.stderr)
-        finally:
-            servers.terminate()
-            servers.wait()
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(300):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.1)
-    raise SystemExit("the servers did not start")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ ROOT = HERE.parent
 ENVIRONMENT = HERE / ".venv"
 BENCHMARKS = ("start.py", "cli.py", "layers.py", "overhead.py", "fleet.py", "discovery", "digest", "tenants", "sandbox")
 """Files, and folders with a `__main__.py`."""
+LONGEST_S = 3600
 RETRIEVAL = "retrieval"
 """A benchmark of several files, with options of its own. It takes long, and is run only where it is named."""
 
@@ -39,7 +40,16 @@ def main() -> int:
     if named[:1] == [RETRIEVAL]:
         return subprocess.run([str(interpreter), str(HERE / RETRIEVAL), *named[1:]], check=False).returncode
     chosen = [name if name in BENCHMARKS or name.endswith(".py") else f"{name}.py" for name in named] or BENCHMARKS
-    return max(subprocess.run([str(interpreter), str(HERE / name)], check=False).returncode for name in chosen)
+    return max(run(interpreter, name) for name in chosen)
+
+
+def run(interpreter: Path, name: str) -> int:
+    """Run one benchmark, and return its exit code; one that hangs fails, and the next one follows."""
+    try:
+        return subprocess.run([str(interpreter), str(HERE / name)], check=False, timeout=LONGEST_S).returncode
+    except subprocess.TimeoutExpired:
+        print(f"{name} has not ended after {LONGEST_S // 60} minutes", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

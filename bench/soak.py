@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import gateway, memory_mb
+import processes
+from fleet import memory_mb
 from mcp_client import Caller, text_of
 from upstreams import right_answer
 
@@ -131,7 +132,7 @@ def main() -> int:
         }
         own = {"surfaces": ["search", "progressive"], "state": {"memory": True}}
         config.write_text(json.dumps({"mcpServers": servers, "toolcrib": own}))
-        with gateway(config) as (url, pid):
+        with processes.gateway(config) as (url, pid):
             print(f"at the start  {memory_mb(pid):13.1f} MB")
             totals, samples = asyncio.run(soak(url, pid, options.seconds, options.left_behind, options.seed))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(totals.calls.items()))

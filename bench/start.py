@@ -8,7 +8,6 @@ has answered `initialize`, the first request of most clients. `--rounds N` sets 
 import argparse
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import processes
 
 FASTMCP_SERVER = """
 import sys
@@ -57,17 +58,6 @@ def servers(folder: Path) -> dict[str, Sequence[str]]:
     }
 
 
-def finished(command: Sequence[str], environ: Mapping[str, str]) -> Figures:
-    """Run a command to its end."""
-    begun = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = status
-    if status:
-        raise RuntimeError(f"{' '.join(command)} failed")
-    return time.perf_counter() - begun, usage.ru_utime + usage.ru_stime
-
-
 def answered(command: Sequence[str], environ: Mapping[str, str]) -> Figures:
     """Start a server, wait for its first answer, and stop it; the processor time is that of its process until then."""
     port = free_port()
@@ -75,15 +65,12 @@ def answered(command: Sequence[str], environ: Mapping[str, str]) -> Figures:
     process = subprocess.Popen(
         [*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ, start_new_session=True
     )
-    try:
+    with processes.ending(process):
         while not has_answered(port):
             if process.poll() is not None or time.perf_counter() - begun > TOO_LONG_S:
                 raise RuntimeError(f"{' '.join(command)} gave no answer")
             time.sleep(0.002)
         return time.perf_counter() - begun, cpu_s(process.pid)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(TOO_LONG_S)
 
 
 def has_answered(port: int) -> bool:
@@ -123,7 +110,7 @@ def main() -> None:
         environ = {**os.environ, "XDG_STATE_HOME": str(folder), "FASTMCP_CHECK_FOR_UPDATES": "off"}
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         for number in range(rounds + 1):  # the first one writes byte code
-            kinds = [(imports(), finished), (servers(folder), answered)]
+            kinds = [(imports(), processes.finished), (servers(folder), answered)]
             for task, command, run in [(task, of[task], run) for of, run in kinds for task in of]:
                 now, kept = run(command, environ), best.get(task, (9e9, 9e9))
                 if number:

@@ -33,6 +33,7 @@ import anyio
 
 import load
 import overhead
+import processes
 
 ROUNDS = 4
 PAIRS = 220
@@ -145,14 +146,8 @@ class Process:
     def __init__(self, upstream: str, kind: str) -> None:
         command = [sys.executable, __file__, "serve", upstream, kind]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._urls = json.loads(self._read())
+        self._urls = json.loads(processes.read_line(self._process))
         self._kind = kind
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline()):
-            raise RuntimeError("the gateways did not start")
-        return line
 
     def choose(self, number: int) -> str:
         """Make ready for a run of the base, 0, or of what costs more, 1; returns where to send calls."""
@@ -160,7 +155,7 @@ class Process:
             assert self._process.stdin is not None
             self._process.stdin.write("in\n" if number else "out\n")
             self._process.stdin.flush()
-            if self._read().startswith("0 "):
+            if processes.read_line(self._process).startswith("0 "):
                 raise RuntimeError("no function has lines for traces")
             return str(self._urls[0])
         return str(self._urls[number])
@@ -273,7 +268,7 @@ def main() -> None:
     os.environ["PYTHONHASHSEED"] = "0"  # or each process would lay out its tables differently
     print(f"CPU a call in ms, {ROUNDS} rounds of {PAIRS} pairs of {CALLS} calls")
     print(f"{'':42}{'without':>8}{'with':>8}{'more':>9}")
-    with overhead.server(str(Path(__file__).parent / "servers.py"), "plain", "50") as (up, _):
+    with processes.server(str(Path(__file__).parent / "servers.py"), "plain", "50") as (up, _):
         for kind in sys.argv[1:] or ["metrics", "traces"]:
             compare(up, kind)
 

@@ -21,6 +21,10 @@ from toolcrib.tokens import ExactTokens
 from toolcrib.types import Tool
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+import processes  # noqa: E402 - of the folder above
+
 ROOT = HERE.parents[1]
 VERSIONS = ROOT / "bench" / "out" / "versions"
 MORE_RESULTS = 30
@@ -75,11 +79,7 @@ class Worker:
         return answer["texts"], answer["structured"]
 
     def _read(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"toolcrib ended with exit code {self._process.wait(10)}")
-        return json.loads(line)
+        return json.loads(processes.read_line(self._process))
 
 
 class SearchSurface:

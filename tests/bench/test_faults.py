@@ -17,7 +17,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 @pytest.fixture(scope="module")
 def bench() -> Iterator[SimpleNamespace]:
     """The modules of the benchmark, which is a folder with scripts and no package."""
-    names = ("upstreams", "mcp_client", "fleet", "faults")
+    names = ("processes", "upstreams", "mcp_client", "fleet", "faults")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCH))
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
