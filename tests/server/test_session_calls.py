@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pytest
 from tests.server.conftest import TOKENS, PerTenant, crib, native
 from tests.server.test_direct import RESULTS, TOOLS, run
 
+from toolcrib.server import session_calls
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.session_calls import SessionCalls
@@ -180,6 +182,23 @@ async def test_plain_requests_pass_by_the_transport(monkeypatch: pytest.MonkeyPa
 
 
 OPENING = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("sdk", "warned"), [("2.3.0", False), ("2.3.99", False), ("2.30.0", True), ("2.4.0", True), ("3.0.0", True)]
+)
+async def test_with_another_release_of_the_sdk_the_transport_answers_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sdk: str, *, warned: bool
+) -> None:
+    monkeypatch.setattr(session_calls, "version", lambda _: sdk)
+    with caplog.at_level(logging.WARNING, "toolcrib.server.http"):
+        async with session(monkeypatch) as opened:
+            status, _, body = await opened.post(message("ping"))
+    assert (status, b'"result"' in body) == (200, True)
+    assert bool(opened.direct) is not warned
+    said = [record.getMessage() for record in caplog.records if "older clients" in record.getMessage()]
+    assert len(said) == warned
+    assert all(f"MCP SDK {sdk}," in text and "2.3.x" in text for text in said)
 
 
 def openings() -> Iterator[Any]:

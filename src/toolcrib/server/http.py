@@ -4,6 +4,7 @@ Decides which of the SDK's transports answers a request, and for how long.
 """
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
@@ -30,11 +31,13 @@ from toolcrib.server.options import HttpOptions
 from toolcrib.server.plain_connection import PlainRequest
 from toolcrib.server.replicas import ReplicaEndpoint, Replicas
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, Splicer
-from toolcrib.server.session_calls import BODY_KEY, SessionCalls, is_supported
+from toolcrib.server.session_calls import BODY_KEY, SessionCalls, unsupported_sdk
 from toolcrib.server.sessions import SessionManager
 from toolcrib.state.base import StateStore
 from toolcrib.types import LOCAL, Authenticator, Caller, Object
 from toolcrib.upstream.bounds import Meter
+
+logger = logging.getLogger(__name__)
 
 _STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
 """A request that contains one of these may want notifications before its response."""
@@ -137,8 +140,11 @@ class StreamableHttpEndpoint:
         limit = self._options.max_body_bytes
         dormant = self._server.dormant if isinstance(self._server, ToolServer) else None
         calls = None
-        if isinstance(self._server, ToolServer) and is_supported():
-            calls = SessionCalls(self._server)
+        if isinstance(self._server, ToolServer):
+            if why := unsupported_sdk():
+                logger.warning("%s", why)
+            else:
+                calls = SessionCalls(self._server)
         report = self._server.report_refusal if isinstance(self._server, ToolServer) else None
         plain = SessionManager(self._server, self._options, self._replicas, dormant, calls, report=report)
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)

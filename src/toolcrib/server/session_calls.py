@@ -57,13 +57,15 @@ _MAX_BYTES: Final = 64 * 1024
 """Of a request that is parsed here."""
 
 
-def is_supported(sdk: str | None = None) -> bool:
-    """Whether this works with a version of the SDK, by default the installed one.
-
-    >>> is_supported("2.3.1"), is_supported("2.4.0")
-    (True, False)
-    """
-    return (sdk or version("mcp")).startswith(_VERSIONS)
+def unsupported_sdk() -> str:
+    """Why the transports of sessions answer everything: the installed version of the SDK; empty if they need not."""
+    found = version("mcp")
+    if found.startswith(_VERSIONS):
+        return ""
+    return (
+        f"Calls in sessions of older clients cost more: they pass through the transport of the MCP SDK {found}, "
+        f"because the shorter way is tested with {_VERSIONS}x only."
+    )
 
 
 class Opened(NamedTuple):
