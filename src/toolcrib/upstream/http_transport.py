@@ -101,6 +101,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         self._redact = redact
         self._closed = closed
         self._refresh_needed = refresh_needed
+        self._endpoint = httpx2.URL(bare_url(options.url))
+        """Where messages go: the URL of the options, or where that redirects to."""
         self._streamed = False
         self._has_lost_session = False
         self._checking = anyio.Lock()
@@ -309,6 +311,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         self._note_session(request, response)
         if response.has_redirect_location:
             return self._redirect(request, response)
+        self._endpoint = request.url
         bounds: Bounds | None = request.extensions.get(BOUNDS_KEY)
         if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
             return response if bounds else events_for_session(response, self._bounds, answers=True)
@@ -367,7 +370,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         async with self._checking:
             if self._has_lost_session or not self.session_headers:
                 return self._has_lost_session
-            request = httpx2.Request("POST", bare_url(str(self._url)), headers=self._ping_headers(), json=_PING)
+            request = httpx2.Request("POST", self._endpoint, headers=self._ping_headers(), json=_PING)
             with anyio.move_on_after(_PING_TIMEOUT_S):
                 try:
                     response = await self._inner.handle_async_request(self._with_secrets(request))

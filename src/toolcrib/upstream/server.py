@@ -506,7 +506,7 @@ class UpstreamServer(RemoteServer):
             self._supervisor.report_unreachable(error.reason)
             return self._unavailable(error.reason)
         if error.kind is FailureKind.SESSION:
-            return self._unavailable(_SESSION_FORGOTTEN)
+            return self._unavailable(f"{_SESSION_FORGOTTEN}: {error.reason}")
         if error.kind in (FailureKind.CLOSED, FailureKind.LOST):
             return self._lost(error)
         data: dict[str, Any] = {"server": self.name}

@@ -43,6 +43,7 @@ _DRAIN_TIMEOUT_S: Final = 1.0
 """For the calls of a lost session to fail."""
 _RENEW_TIMEOUT_S: Final = 5.0
 """For a moment without calls; without one, the session is kept."""
+_TRIES_IN_SESSION: Final = 3
 _MIN_RETRY_S: Final = 0.01
 _STARTING: Final = (ServerState.CONFIGURED, ServerState.IDLE, ServerState.CONNECTING)
 """Before the first attempt has ended."""
@@ -528,13 +529,21 @@ class Supervisor:
                 failures += 1
                 await self._pause(problem, self._backoff(failures))
                 connection.channel.refresh_needed.set()
-                continue
-            if failures and self._options.transport == "http" and not connection.protocol.modern:
+            if self._may_need_session(connection, failures, problem):
                 await self._renew(connection)
+            if problem:
+                continue
             failures = 0
             quiet = anyio.current_time() - quiet_since > 2 * gap_s
             gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
             await self._sleep(gap_s)
+
+    def _may_need_session(self, connection: Connection, failures: int, problem: str) -> bool:
+        """Whether to open a new session: after trouble, and where the list fails again and again in the old one, which
+        the server may have forgotten without saying so.
+        """
+        has_session = self._options.transport == "http" and not connection.protocol.modern
+        return has_session and (failures % _TRIES_IN_SESSION == 0 if problem else bool(failures))
 
     async def _renew(self, connection: Connection) -> None:
         """Reconnect after trouble, between two calls: the stream of notifications may be gone for good."""
