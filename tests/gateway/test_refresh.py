@@ -203,18 +203,23 @@ async def test_misspelt_names_do_not_have_a_slow_provider_list_its_tools_each_ti
             assert provider.lists <= listed + 2
 
 
-async def test_a_provider_that_says_how_long_its_list_is_valid_is_not_asked_for_missing_tools() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 5.0, 3600.0])
+async def test_a_provider_is_asked_again_before_a_tool_is_missing_however_long_its_list_is_valid(
+    seconds: float,
+) -> None:
     class Sure(Unreporting):
-        cache_for_s = 60.0
+        cache_for_s = seconds
 
     app, provider = App(), Sure("bread")
     app.add_provider(provider)
     with anyio.fail_after(10):
         async with app:
-            await app.call("bread")
-            with pytest.raises(ToolNotFound):
-                await app.call("muffin")
-            assert provider.lists == 1
+            assert (await app.call("bread")).text == "called bread"
+            provider.offered.append("muffin")
+            assert (await app.call("muffin")).text == "called muffin"
+            listed = provider.lists
+            assert (await app.call("bread")).text == "called bread"
+            assert provider.lists <= listed + (seconds < 1)  # polled each second at most
 
 
 async def test_the_thread_that_builds_an_index_leaves_nothing_for_the_first_search_to_compute() -> None:

@@ -376,7 +376,7 @@ class RequestToolLister:
 
     async def _fetch(self, ctx: Context, provider: Provider) -> tuple[Tool, ...]:
         with anyio.fail_after(self._timeout_s):
-            tools, rejected = read_tools(await contained(provider.list_tools(ctx)))
+            tools, rejected = read_tools(await contained(provider.list_tools(ctx)), who=display_name(provider))
         if not rejected and self._is_known(tools):
             return tools
         fields = [invalid_field(tool) for tool in tools]

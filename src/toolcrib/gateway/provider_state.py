@@ -15,19 +15,19 @@ from toolcrib.errors import ToolcribError
 from toolcrib.gateway.keywords import ToolKeywords
 from toolcrib.gateway.offers import ProviderTools, RejectedDefinition, invalid_field
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.providers.adapters import adapt
+from toolcrib.providers.adapters import Adapter, adapt, check_list, name_of
 from toolcrib.providers.base import Backend, Provider, ProviderFeature, ProviderSource, display_name
 from toolcrib.providers.definitions import parse_tool
+from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import BackendKind, Context, Rejected, ServerState, ServerStatus, Tool
 
 logger = logging.getLogger(__name__)
 
 
-_MAX_NAME_CHARS: Final = 80
 _MIN_CACHE_S: Final = 1.0
+"""The least time a list is valid, whatever its provider says, in seconds: it is polled again even if unused."""
 _DOUBT_FACTOR: Final = 10
 """How many times as long as it took to list its tools a provider is left alone before a missing tool is asked for."""
-"""The least time a list is valid, whatever its provider says, in seconds: it is polled again even if unused."""
 
 _KINDS: Final = tuple(BackendKind)
 
@@ -172,7 +172,7 @@ class ProviderRegistry:
                 state.last = replace(last, due_at=min(last.due_at, last.polled_at + _MIN_CACHE_S))
 
     def doubt(self) -> bool:
-        """Make providers due that neither report changes nor say how long their list is valid; return whether any is.
+        """Make providers due that do not report changes, even if their list should still be valid; return whether any is.
 
         A provider whose list takes long is not asked again at once: at most a tenth of the time goes to this. Not
         thread-safe.
@@ -181,13 +181,10 @@ class ProviderRegistry:
         for state in tuple(self._states.values()):
             last = state.last
             asked = state.backend.kind is BackendKind.PROVIDER and not state.polling and not last.problem
-            if asked and self._is_unreported(state.backend.provider) and now >= last.polled_at + last.doubt_after_s:
+            reports = ProviderFeature.CHANGES in state.backend.provider.features
+            if asked and not reports and now >= last.polled_at + last.doubt_after_s:
                 state.last, found = replace(last, due_at=now), True
         return found
-
-    @staticmethod
-    def _is_unreported(provider: Provider) -> bool:
-        return ProviderFeature.CHANGES not in provider.features and declared_cache_s(provider) is None
 
     def is_due(self, state: ProviderState) -> bool:
         """Whether the provider must be polled now."""
@@ -232,13 +229,14 @@ class ProviderRegistry:
         before = provider_statuses(provider)
         try:
             with anyio.fail_after(self._options.list_timeout_s):
-                tools, rejected = read_tools(await contained(provider.list_tools(ctx)), last.tools)
+                tools, rejected = read_tools(await contained(provider.list_tools(ctx)), last.tools, state.backend.name)
+            rejected += provider.left_out if isinstance(provider, Adapter) else ()
             problem, valid_s = "", self._cache_s(provider)
         except Exception as error:
-            if not last.problem:
-                logger.warning("%s could not list its tools", state.backend.name, exc_info=True)
-            tools, rejected, valid_s = last.tools, last.rejected, self._options.retry_s
             problem = failure_reason(error, self._options.list_timeout_s)
+            if problem != last.problem:
+                logger.warning("%s could not list its tools: %s", state.backend.name, problem, exc_info=True)
+            tools, rejected, valid_s = last.tools, last.rejected, self._options.retry_s
         # A change reported meanwhile may not be in the list: then it is polled again, and the old statuses hold.
         is_current = problem or self._change_counts(state) == seen
         now = time.monotonic()
@@ -281,34 +279,31 @@ def declared_cache_s(provider: Provider) -> float | None:
     return None
 
 
-def read_tools(offered: Any, before: tuple[Tool, ...] = ()) -> tuple[tuple[Tool, ...], tuple[Rejected, ...]]:
+def read_tools(
+    offered: Any, before: tuple[Tool, ...] = (), who: str = "The provider"
+) -> tuple[tuple[Tool, ...], tuple[Rejected, ...]]:
     """Read what a provider listed: the tools, and what cannot be read as a tool.
 
-    The tools are the same tuple as `before` if nothing changed.
+    The tools are the same tuple as `before` if nothing changed. Raises `InvalidTool` for what is not a list.
     """
     tools: list[Tool] = []
     rejected: list[Rejected] = []
-    for item in offered or ():
+    for item in check_list(offered, who):
         try:
             tools.append(item if isinstance(item, Tool) else parse_tool(item))
         except Exception as error:  # noqa: BLE001 - third-party code; the reason names it
             why = error.message if isinstance(error, ToolcribError) else f"it cannot be read ({type(error).__name__})"
-            rejected.append(Rejected(tool=_named(item), reason=why))
+            rejected.append(Rejected(tool=name_of(item), reason=why))
     same = len(tools) == len(before) and all(new is old for new, old in zip(tools, before, strict=True))
     return before if same else tuple(tools), tuple(rejected)
 
 
-def _named(item: object) -> str:
-    try:
-        return str(getattr(item, "name", "(unnamed)"))[:_MAX_NAME_CHARS]
-    except Exception:  # noqa: BLE001 - third-party code; the item is rejected anyway
-        return "(unnamed)"
-
-
 def failure_reason(error: Exception, timeout_s: float) -> str:
-    """Say why a provider could not list its tools, without leaking its exception's message."""
+    """Say why a provider could not list its tools: in our own words, or without the message of its exception."""
     if isinstance(error, TimeoutError):
         return f"it did not list its tools within {timeout_s:g} s"
+    if isinstance(error, ToolcribError):
+        return f"it could not list its tools: {one_line(error.message, MAX_REASON).rstrip('.')}"
     return f"it could not list its tools ({type(error).__name__})"
 
 

@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
@@ -25,7 +25,7 @@ from toolcrib.containment import WorkerThreads, is_nested_call_error
 from toolcrib.errors import InvalidRequest, InvalidTool, ToolcribError, ToolNotFound
 from toolcrib.providers.base import Provider, ProviderFeature, display_name, features_of, identity_of
 from toolcrib.providers.definitions import ToolMetadata, parse_metadata, parse_tool, parse_tools
-from toolcrib.types import JSON, Context, Hit, Key, Object, SearchRequest, Tool, ToolResult, Visibility
+from toolcrib.types import JSON, Context, Hit, Key, Object, Rejected, SearchRequest, Tool, ToolResult, Visibility
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,23 @@ THREADS: Final = 16
 SCHEMAS_AT_ONCE: Final = 16
 """Schemas that are fetched from one provider at the same time."""
 _PRUNE_ABOVE: Final = 1024
+_MAX_NAME_CHARS: Final = 80
+"""Characters of a name that a reason repeats."""
 _MAX_CAUSES: Final = 16
 _PASSED_ON: Final = ("subscribe", "statuses", "documents", "request_document", "watch_resource", "subscribe_logs")
 """Optional methods that an adapter takes from its object as they are."""
 _OWN_METHODS: Final = ("list_tools", "call_tool")
 _METADATA_METHODS: Final = ("list_tool_metadata", "get_tool", "call_tool")
 _EXECUTE_METHODS: Final = ("get_tools", "execute_tool")
+_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "list_tools": ("ctx",),
+    "call_tool": ("ctx", "name", "arguments"),
+    "list_tool_metadata": ("ctx",),
+    "get_tool": ("ctx", "name"),
+    "get_tools": ("ctx",),
+    "execute_tool": ("ctx", "name", "arguments"),
+}
+"""What each method is called with."""
 _adapters: WeakValueDictionary[int, "Adapter"] = WeakValueDictionary()
 _adapters_lock: Final = threading.Lock()
 
@@ -47,15 +58,18 @@ _adapters_lock: Final = threading.Lock()
 def adapt(provider: object) -> Provider:
     """Return the object as a `Provider`: itself if it is one, else an adapter, the same one each time.
 
-    Raises `InvalidRequest`, which names the missing methods, for an object of none of the three shapes.
+    Raises `InvalidRequest`, which names the missing methods, for an object of none of the three shapes, and for one
+    whose methods take other arguments.
     """
     if isinstance(provider, Provider):
+        _check_class(type(provider))
         return provider
     kind = _adapter_class(provider)
     with _adapters_lock:
         # An adapter keeps its object alive, so the id of a living adapter's object is never reused.
         adapter = _adapters.get(id(provider))
         if adapter is None:
+            _check_methods(provider, kind.methods)
             adapter = _adapters[id(provider)] = kind(provider)
         return adapter
 
@@ -78,6 +92,31 @@ def _adapter_class(provider: object) -> "type[Adapter]":
     raise _not_a_provider(provider)
 
 
+@lru_cache(maxsize=1024)
+def _check_class(kind: type[Provider]) -> None:
+    """Check the methods of a provider's class once."""
+    _check_methods(kind, _OWN_METHODS, "self")
+
+
+def _check_methods(owner: object, methods: Iterable[str], *first: str) -> None:
+    """Raise `InvalidRequest` for a method that cannot be called with the arguments that it gets."""
+    for name in methods:
+        method = getattr(owner, name)
+        arguments = _ARGUMENTS[name]
+        try:
+            found = inspect.signature(method)
+        except (TypeError, ValueError):  # a callable that does not say what it takes
+            continue
+        try:
+            found.bind(*first, *arguments)
+        except TypeError as error:
+            kind = owner if isinstance(owner, type) else type(owner)
+            raise InvalidRequest(
+                f"{kind.__name__}.{name} cannot be called as {name}({', '.join(arguments)}): {error}.",
+                hint=f"Write it as: async def {name}(self, {', '.join(arguments)})",
+            ) from None
+
+
 def _has_methods(provider: object, methods: Iterable[str]) -> bool:
     return all(callable(getattr(provider, name, None)) for name in methods)
 
@@ -97,6 +136,8 @@ def _not_a_provider(provider: object) -> InvalidRequest:
 class Adapter(Provider):
     """A provider of another shape; made by `adapt`. It parses definitions, and runs plain functions in threads."""
 
+    methods: ClassVar[tuple[str, ...]] = _OWN_METHODS
+    """The methods that the object must have."""
     _list_method: ClassVar[str] = "list_tools"
     _call_method: ClassVar[str] = "call_tool"
     _default_visibility: ClassVar[Visibility] = Visibility.DISCOVERABLE
@@ -108,6 +149,8 @@ class Adapter(Provider):
         for method in _PASSED_ON:
             if _has_methods(inner, (method,)):
                 setattr(self, method, getattr(inner, method))
+        self.left_out: tuple[Rejected, ...] = ()
+        """What was listed last and cannot be used."""
         self._workers = WorkerThreads(THREADS)
         self._tools: dict[Key, Tool] = {}
         self._definitions: dict[object, tuple[Mapping[str, Any], Tool]] = {}
@@ -130,7 +173,8 @@ class Adapter(Provider):
         return self._features
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        """List the tools; a broken definition is left out, with a warning in the log."""
+        """List the tools; a broken definition is left out, and named in `left_out`."""
+        self.left_out = ()
         values = self._check_list(await self._ask(getattr(self.inner, self._list_method), ctx))
         return self._unchanged([tool for value in values if (tool := self._parse_or_warn(value)) is not None])
 
@@ -192,19 +236,19 @@ class Adapter(Provider):
             raise
 
     def _check_list(self, values: object) -> Iterable[object]:
-        """Return what was listed, nothing for None. Raises `InvalidTool` for what is not a list."""
-        if values is None:
-            return ()
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-            raise InvalidTool(f"{self.name} listed a {type(values).__name__} as its tools.", hint="Give a list.")
-        return values
+        """Return what was listed; the other shapes may say None for nothing. Raises `InvalidTool` for no list."""
+        return () if values is None and self.methods != _OWN_METHODS else check_list(values, self.name)
 
     def _parse_or_warn(self, value: object) -> Tool | None:
         try:
             return self._parse_once(value) if isinstance(value, dict) else self._parse(value)
         except InvalidTool as error:
-            logger.warning("a tool of %s was left out: %s", self.name, error)
+            self._leave_out(value, error)
             return None
+
+    def _leave_out(self, value: object, error: ToolcribError) -> None:
+        logger.warning("a tool of %s was left out: %s", self.name, error)
+        self.left_out = (*self.left_out, Rejected(tool=name_of(value), reason=error.message))
 
     def _parse_once(self, definition: dict[str, Any]) -> Tool:
         """Parse a definition, unless it equals the last one of its name."""
@@ -255,6 +299,7 @@ class _VerbatimAdapter(Adapter):
 class _ExecuteAdapter(Adapter):
     """`get_tools` and `execute_tool`: a tool without a visibility is native."""
 
+    methods = _EXECUTE_METHODS
     _list_method = "get_tools"
     _call_method = "execute_tool"
     _default_visibility = Visibility.NATIVE
@@ -263,8 +308,11 @@ class _ExecuteAdapter(Adapter):
 class _MetadataAdapter(Adapter):
     """`list_tool_metadata`, `get_tool` and `call_tool`: a tool without a visibility is discoverable."""
 
+    methods = _METADATA_METHODS
+
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
         """Look up each tool of the metadata, in its order; those that cannot be had are left out."""
+        self.left_out = ()
         listed = await self._ask(self.inner.list_tool_metadata, ctx)
         entries = [entry for value in self._check_list(listed) if (entry := self._metadata(value)) is not None]
         found: dict[int, Tool] = {}
@@ -278,7 +326,7 @@ class _MetadataAdapter(Adapter):
         try:
             return parse_metadata(value)
         except InvalidTool as error:
-            logger.warning("a tool of %s was left out: %s", self.name, error)
+            self._leave_out(value, error)
             return None
 
     async def _fetch(
@@ -291,9 +339,12 @@ class _MetadataAdapter(Adapter):
             except Exception as error:
                 why = str(error) if isinstance(error, ToolcribError) else type(error).__name__
                 logger.warning('"%s" of %s was left out: %s', entry.name, self.name, why, exc_info=True)
+                self.left_out = (*self.left_out, Rejected(tool=entry.name, reason=f"it could not be looked up: {why}"))
                 return
         if tool is None:
-            logger.warning('"%s" of %s was left out: it is listed, but there is no such tool', entry.name, self.name)
+            why = "it is listed, but there is no such tool"
+            logger.warning('"%s" of %s was left out: %s', entry.name, self.name, why)
+            self.left_out = (*self.left_out, Rejected(tool=entry.name, reason=why))
             return
         found[place] = replace(
             tool,
@@ -308,6 +359,28 @@ class _MetadataAdapter(Adapter):
         # Builders default to native; in this shape the default is discoverable.
         defaulted = is_built and tool.visibility is Visibility.NATIVE
         return replace(tool, visibility=self._default_visibility) if defaulted else tool
+
+
+def check_list(values: object, who: str) -> Iterable[object]:
+    """Return what a provider listed. Raises `InvalidTool` for what is not a list of tools.
+
+    >>> check_list(None, "Billing")
+    Traceback (most recent call last):
+    toolcrib.errors.InvalidTool: Billing listed None as its tools. Give a list.
+    """
+    if values is None or isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        what = "None" if values is None else f"a {type(values).__name__}"
+        raise InvalidTool(f"{who} listed {what} as its tools.", hint="Give a list.")
+    return values
+
+
+def name_of(item: object) -> str:
+    """The name of something that is no tool, as far as it has one."""
+    try:
+        found = item.get("name") if isinstance(item, Mapping) else getattr(item, "name", None)
+        return str(found)[:_MAX_NAME_CHARS] if found else "(unnamed)"
+    except Exception:  # noqa: BLE001 - third-party code; the item is left out anyway
+        return "(unnamed)"
 
 
 def _is_not_found(error: BaseException) -> bool:
