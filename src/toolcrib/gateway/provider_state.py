@@ -172,7 +172,7 @@ class ProviderRegistry:
                 state.last = replace(last, due_at=min(last.due_at, last.polled_at + _MIN_CACHE_S))
 
     def doubt(self) -> bool:
-        """Make providers due that do not report changes, even if their list should still be valid; return whether any is.
+        """Make providers due that report no changes, even if their list should still be valid; return whether any is.
 
         A provider whose list takes long is not asked again at once: at most a tenth of the time goes to this. Not
         thread-safe.
