@@ -10,23 +10,24 @@ MAX_GROWTH: Final = 3.0
 """Times as much processor time that a text of twice the length may take."""
 
 
-def growth(work: Callable[[str], object], unit: str, length: int = 20_000) -> float:
+def growth(work: Callable[[str], object], unit: str, length: int = 20_000, *, start: str = "") -> float:
     """How many times as much processor time the work takes for a text of twice the length; 0 if it takes hardly any.
 
-    The text is the unit, repeated.
+    The text is the start, and then the unit, repeated.
     """
-    long = _cost_s(work, _repeated(unit, 2 * length))
+    long = _cost_s(work, start + repeated(unit, 2 * length))
     if long < FLOOR_S:
         return 0.0
     for _ in range(3):  # what else the machine does can only add to a measurement
-        found = long / max(_cost_s(work, _repeated(unit, length)), FLOOR_S / MAX_GROWTH)
+        found = long / max(_cost_s(work, start + repeated(unit, length)), FLOOR_S / MAX_GROWTH)
         if found <= MAX_GROWTH:
             return found
-        long = min(long, _cost_s(work, _repeated(unit, 2 * length)))
+        long = min(long, _cost_s(work, start + repeated(unit, 2 * length)))
     return found
 
 
-def _repeated(unit: str, length: int) -> str:
+def repeated(unit: str, length: int) -> str:
+    """So many characters of the unit, again and again."""
     return (unit * (length // len(unit) + 1))[:length]
 
 

@@ -73,7 +73,7 @@ _SECRETS: Final = re.compile(
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 _URL_USER: Final = re.compile(r"(?<=://)[^\s/?#\"'<>]*@")
-_URL_QUERY: Final = re.compile(r"(?<=://)([^\s?#]*+)[?#]\S*+")
+_URL: Final = re.compile(r"(://[^\s?#]*+)(?:[?#]\S*+)?")
 
 Span = tuple[int, int]
 
@@ -194,7 +194,7 @@ def _sanitized(
     # Visible line ends and tabs stay until the text is arranged, so that words do not run together.
     clean = arrange(visible(well_formed(text[:read])))
     if bare_urls:
-        clean = _URL_QUERY.sub(r"\1", _URL_USER.sub("", clean))
+        clean = _URL.sub(r"\1", _URL_USER.sub("", clean))
     cut = len(text) > read
     spans = sorted([*values.spans(clean), *(_secret_spans(clean) if patterns else ())])
     if not cut:

@@ -56,7 +56,7 @@ _MAX_RUN: Final = 10
 """Characters of a word in a script without spaces."""
 
 _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
-_HEADING: Final = re.compile(r"^\s*(#.*\n|[=*_-]{3,}\s*$)", re.MULTILINE)
+_HEADING: Final = re.compile(r"^[^\S\n]*+(#.*\n|[=*_-]{3,}+[^\S\n]*+$)", re.MULTILINE)
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n|。")
 _GENERIC_TEXT: Final = """
 api app array argument available based boolean call client content current custom data default description detail

@@ -88,16 +88,16 @@ _UNTETHERED: Final = re.compile(
 )
 _ROLE_BREAK: Final = re.compile(
     r"</(?:tool_description|tools?|tool_list|function_?s?|functions|system|assistant|user|context|instructions?|tool_result|function_results?|documents?|description)>.{0,200}<(?:user|system|assistant|human|admin|developer|instructions?|tools?|context)\b"
-    r"|[\"']role[\"']\s*:\s*[\"'](?:system|developer|user)[\"']\s*,\s*[\"']content[\"']\s*:\s*[\"'](?!\.\.\.|<|\{|\$)(?:[^\"'\s]+\s+){5,}"
-    r"|(?:^|\n)\s*-{3,}\s*\n\s*(?:system(?:[_ ]?prompt)?|role)\s*:"
+    r"|[\"']role[\"']\s*:\s*[\"'](?:system|developer|user)[\"']\s*,\s*[\"']content[\"']\s*:\s*[\"'](?!\.\.\.|<|\{|\$)(?:[^\"'\s]+\s+){5}"
+    r"|(?:^|\n)[^\S\n]*+-{3,}+[^\S\n]*+\n\s*(?:system(?:[_ ]?prompt)?|role)\s*:"
     r"|\bend of (?:the )?(?:tool list|tools?|tool descriptions?|function list|system prompt|documentation|untrusted \w+)\b.{0,80}(?:\b(?:from|by|message|text|below)\b)"
     r"|<start_of_turn>|<end_of_turn>|<\|(?:start_header_id|eot_id|begin_of_text|channel|message|endofprompt)\|>|\[/?(?:system|assistant)_(?:message|prompt)\]",
     re.DOTALL,
 )
 _HIDDEN_MARKUP: Final = re.compile(
-    r"<\w+[^>]{0,80}style\s*=\s*[\"'][^\"'>]*(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0(?!\.)|color\s*:\s*(?:white|#fff(?:fff)?|transparent))[^>]*>\s*(?:\S+\s+){2,}\S"
-    r"|<\w+[^>]{0,60}\shidden(?:\s[^>]*)?>\s*(?:\S+\s+){2,}\S"
-    r"|\[[^\]]*\]:\s*#\s*[(\"'](?:\S+\s+){3,}"
+    r"<\w+[^>]{0,80}style\s*=\s*[\"'][^\"'>]*(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0(?!\.)|color\s*:\s*(?:white|#fff(?:fff)?|transparent))[^<>]*>\s*(?:\S+\s+){2}\S"
+    r"|<\w+[^>]{0,60}\shidden(?:\s[^<>]*)?>\s*(?:\S+\s+){2}\S"
+    r"|\[[^\[\]]*\]:\s*#\s*[(\"'](?:\S+\s+){3}"
 )
 _COMMANDS: Final = re.compile(
     r"\b(?:iex|invoke-expression)\b\s*[($]\s*(?:new-object|iwr|irm|invoke-web|\[|\$|\()|\bdownloadstring\(|\|\s*iex\b|\bpython\d? -c\b.{0,80}\b(?:os\.system|exec|urlopen|socket|b64decode)\b"
@@ -146,7 +146,7 @@ _UNSEEN_USE: Final = re.compile(
 
 _CONCRETE_PLACE: Final = re.compile(
     r"https?://(?!localhost|127\.|0\.0\.0\.0|(?:[\w-]+\.)*example\b|[<{$])[\w-]+(?:\.[\w-]+)+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+"
-    r"|[\w.+-]+@(?!(?:[\w-]+\.)*(?:example|company|acme|test)\.)[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}|(?<!\w)#(?=\w*[a-z])[\w-]*(?:ext|log|audit|backup|archive|drop|public|analytic)[\w-]*"
+    r"|(?<![\w.+-])[\w.+-]++@(?!(?:[\w-]+\.)*(?:example|company|acme|test)\.)[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}|(?<!\w)#(?=\w*[a-z])[\w-]*(?:ext|log|audit|backup|archive|drop|public|analytic)[\w-]*"
 )
 """An address that is no placeholder of documentation."""
 _PASS_ON: Final = re.compile(

@@ -266,7 +266,7 @@ CUES: Final[Sequence[Cue]] = (
             r"[a-z]:\\|/(?:home|etc|users|root|var)/)"
         ),
         (
-            r"(?:~/|[a-z]:\\users\\|/home/\w+/|/users/\w+/|/root/)\S*.{0,60}\b(?:include|pass|send|attach|"
+            r"(?:~/|[a-z]:\\users\\|/home/\w+/|/users/\w+/|/root/).{0,120}\b(?:include|pass|send|attach|"
             r"provide|append|upload|add|put|supply) (?:it|its|them|this|the (?:content|result|output|text|"
             r"data))\b"
         ),
@@ -332,17 +332,17 @@ CUES: Final[Sequence[Cue]] = (
         ),
         r"\b(?:use|call|trust) only this (?:tool|function|server|one)?\b|\buse only this\b",
         (
-            r"\b\w+_\w+ (?:tool )?(?:is|has been|was) (?:deprecated|compromised|unsafe|insecure|broken|"
+            r"\b\w(?=\w*_\w)\w*+ (?:tool )?(?:is|has been|was) (?:deprecated|compromised|unsafe|insecure|broken|"
             r"hacked|disabled|replaced|malicious)\b.{0,60}\b(?:use|call|this)\b"
         ),
-        r"\bthis tool\b.{0,30}\b(?:should|must) be (?:called|used|invoked|executed) instead of \w+_\w+",
+        r"\bthis tool\b.{0,30}\b(?:should|must) be (?:called|used|invoked|executed) instead of \w(?=\w*_\w)\w*+",
     ),
     _cue(
         "exhaust",
         "soft",
         "twice,repeated,loop,times,forever,indefinite,endless,recursi,over and over,continuous,until t",
         (
-            r"\b(?:call|invoke|run|execute|repeat)\b (?:this(?: tool)?|it|\w+_\w+) (?:twice|repeatedly|"
+            r"\b(?:call|invoke|run|execute|repeat)\b (?:this(?: tool)?|it|\w(?=\w*_\w)\w*+) (?:twice|repeatedly|"
             r"in a loop|\d{2,} times|forever|indefinitely|endlessly|recursively|over and over|continuously|"
             r"until t)\b"
         ),
@@ -425,7 +425,7 @@ CUES: Final[Sequence[Cue]] = (
             r"value|path|recipient|argument|title|body|amount|url|query|filename|branch)\b"
         ),
         (
-            r"\b(?:before|after|when|whenever|if|prior to) (?:\w+ ){0,5}\w+_\w+\b.{0,60}\b(?:must|should "
+            r"\b(?:before|after|when|whenever|if|prior to) (?:\w+ ){0,5}\w(?=\w*_\w)\w*+\b.{0,60}\b(?:must|should "
             r"always|need to|have to) (?:first |also |always )?(?:call|use|execute|invoke|run|read|replace|"
             r"change|set|add|send|append|delete|write|include)\b"
         ),

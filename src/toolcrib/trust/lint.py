@@ -16,9 +16,15 @@ from toolcrib.trust.phrases import find_phrases
 from toolcrib.trust.rules import Finding, Severity
 from toolcrib.types import JSON, Object, Tool
 
-_MAX_TEXTS: Final = 2_000
-"""Texts of one definition that are looked at."""
-_MAX_DEPTH: Final = 20
+MAX_TEXT_CHARS: Final = 50_000
+"""Characters of one text that are read; what is longer is a finding."""
+MAX_TOOL_CHARS: Final = 200_000
+"""Characters of all texts of a definition that are read."""
+_MAX_VALUES: Final = 20_000
+"""Values of a schema that are looked at."""
+_MAX_DEPTH: Final = 60
+_KEY_CHARS: Final = 80
+"""Characters of a key in the place of a finding."""
 _DISGUISED_WORDS: Final = 3
 """Words of mixed letters that are no slip of the keyboard."""
 _HUGE_ENUM: Final = 500
@@ -32,9 +38,9 @@ _SECRET_NAME: Final = re.compile(
 )
 _SECRET_VALUE: Final = re.compile(r"(?:sk|pk|ghp|gho|xox[bap]|akia|eyj)[-_]?[a-z0-9_-]{12,}", re.IGNORECASE)
 _NAME_ORDER: Final = re.compile(
-    r"(?:contents?|output|result|value|dump|copy)_?(?:of|from|by)_?\w*(?:read|file|ssh|rsa|env|passw|key|secret|conversation|history|prompt|etc)"
+    r"(?:contents?|output|result|value|dump|copy)_?(?:of|from|by)_?\w{0,120}(?:read|file|ssh|rsa|env|passw|key|secret|conversation|history|prompt|etc)"
     r"|(?:system_prompt|conversation_history|chat_history|chain_of_thought|all_messages)$"
-    r"|(?:all|previous|prior|entire|full|whole|complete)_(?:\w+_)?(?:messages|conversations?|chat|transcript|instructions)$"
+    r"|(?:all|previous|prior|entire|full|whole|complete)_(?:\w{1,120}_)?(?:messages|conversations?|chat|transcript|instructions)$"
 )
 _ASKS: Final = re.compile(
     r"\b(?:(?:whole|entire|full|complete|all)(?: of)?(?: the)? (?:conversation|chat|message|previous)\w*|system prompt|"
@@ -51,11 +57,11 @@ _JOINT: Final = re.compile(r"[_\s-]+|(?<=[a-z])(?=[A-Z])")
 _JOINED_WORDS: Final = 4
 """Words that are joined in one name or value, from which on they are read as a sentence."""
 _STEP: Final = re.compile(
-    r"\s*\W?(?:(?:first|second|third|fourth|last|next) (?:part|step|piece|half)|(?:step|part|piece) \d|\(?\d[.):/]"
+    r"\s*+\W?(?:(?:first|second|third|fourth|last|next) (?:part|step|piece|half)|(?:step|part|piece) \d|\(?\d[.):/]"
     r"|(?:and )?then\b|\u2026|\.\.\.)",
     re.IGNORECASE,
 )
-_COMPOUND: Final = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)+|[a-z]+(?:[A-Z][a-z0-9]+)+")
+_COMPOUND: Final = re.compile(r"(?<![a-z0-9])[a-z0-9]++(?:[_-][a-z0-9]++)++|(?<![a-z])[a-z]++(?:[A-Z][a-z0-9]++)++")
 
 
 def lint_tool(tool: Tool, raw: Object | None = None) -> tuple[Finding, ...]:
@@ -68,8 +74,17 @@ def lint_tool(tool: Tool, raw: Object | None = None) -> tuple[Finding, ...]:
     [('secret-access', 'hard'), ('concealment', 'hard')]
     """
     found: dict[tuple[str, str], Finding] = {}
+    left = MAX_TOOL_CHARS
     for where, text in _texts(tool, raw):
-        for rule, severity, excerpt in _in_text(where, text):
+        if text is None:
+            found.setdefault(("unread", where), _finding(tool, "unread", "hard", where, "nested or long"))
+            continue
+        read = text[: min(left, MAX_TEXT_CHARS)]
+        left -= len(read)
+        if len(read) < len(text):
+            unread = f"{len(text) - len(read):,} of {len(text):,} characters"
+            found.setdefault(("unread", where), _finding(tool, "unread", "hard", where, unread))
+        for rule, severity, excerpt in _in_text(where, read):
             found.setdefault((rule, where), _finding(tool, rule, severity, where, excerpt))
     for where, rule, severity, excerpt in _in_schema(tool.input_schema, "input_schema", 0):
         found.setdefault((rule, where), _finding(tool, rule, severity, where, excerpt))
@@ -94,8 +109,8 @@ def _finding(tool: Tool, rule: str, severity: Severity, where: str, excerpt: str
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def _texts(tool: Tool, raw: Object | None) -> Iterator[tuple[str, str]]:
-    """Each text of a definition that a model may read, and where it is."""
+def _texts(tool: Tool, raw: Object | None) -> Iterator[tuple[str, str | None]]:
+    """Each text of a definition that a model may read, and where it is; None for what is too much to read."""
     given = raw or {}
     yield "name", tool.name
     for name, text in (("title", given.get("title", tool.title)), ("description", given.get("description"))):
@@ -120,11 +135,13 @@ def _steps(schema: JSON) -> Iterator[tuple[str, str]]:
         yield "input_schema.properties", " ".join(texts)
 
 
-def _schema_texts(schema: JSON, where: str) -> Iterator[tuple[str, str]]:
-    """The texts in a schema: its prose, and names and values that are long enough to say something."""
+def _schema_texts(schema: JSON, where: str) -> Iterator[tuple[str, str | None]]:
+    """The texts in a schema: its prose, and names and values that are long enough to say something; None for a part
+    that is nested too deep or comes after too many values.
+    """
     todo: list[tuple[str, JSON, int]] = [(where, schema, 0)]
     count = 0
-    while todo and count < _MAX_TEXTS:
+    while todo and count < _MAX_VALUES:
         path, value, depth = todo.pop()
         count += 1
         if isinstance(value, str):
@@ -133,9 +150,13 @@ def _schema_texts(schema: JSON, where: str) -> Iterator[tuple[str, str]]:
             if " " not in value and len(parts := _JOINT.split(value)) > _JOINED_WORDS:
                 yield path, " ".join(parts)
         elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
-            todo.extend((f"{path}.{key}", item, depth + 1) for key, item in value.items())
+            todo.extend((f"{path}.{key:.{_KEY_CHARS}}", item, depth + 1) for key, item in value.items())
         elif isinstance(value, list) and depth < _MAX_DEPTH:
             todo.extend((f"{path}[{place}]", item, depth + 1) for place, item in enumerate(value))
+        elif isinstance(value, Mapping | list) and value:
+            yield path, None
+    if todo:
+        yield where, None
 
 
 def _in_text(where: str, text: str) -> Iterator[tuple[str, Severity, str]]:
@@ -183,7 +204,7 @@ def _in_field(name: str, field: Mapping[str, Any]) -> Iterator[tuple[str, Severi
     spoken = unified(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name))
     text = str(field.get("description") or "").lower()
     if _NAME_ORDER.search(spoken):
-        severe = re.search(r"read|content|previous|all_.*(?:messages|conversation)|entire|whole", spoken)
+        severe = re.search(r"read|content|previous|all_.{0,120}(?:messages|conversation)|entire|whole", spoken)
         yield "parameter-order", "hard" if severe else "soft", name
     if _ASKS.search(text) and "summary" not in text:
         yield "private-parameter", "hard" if re.search(r"system prompt|chain[- ]of|hidden inst", text) else "soft", text
@@ -214,24 +235,33 @@ def _is_secret(text: str) -> bool:
 
 def _look_alikes(tools: Iterable[Tool]) -> Iterator[Finding]:
     """Names that look like those of other servers' tools, but are spelled with other characters."""
-    looks: dict[str, dict[str, list[Tool]]] = defaultdict(lambda: defaultdict(list))
+    looks: dict[str, dict[str, dict[str, list[Tool]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for tool in tools:
-        looks[skeleton(tool.name)][unified(tool.name)].append(tool)
-    for spellings in looks.values():
-        if len(spellings) < 2:  # noqa: PLR2004 - two spellings
-            continue
-        for spelling, group in spellings.items():
-            for tool in group:
-                others = [
-                    one
-                    for other, more in spellings.items()
-                    if other != spelling
-                    for one in more
-                    if one.namespace != tool.namespace
-                ]
-                if others:
+        looks[skeleton(tool.name)][tool.namespace][unified(tool.name)].append(tool)
+    for servers in looks.values():
+        for namespace, spellings in servers.items() if len(servers) > 1 else ():
+            for spelling, group in spellings.items():
+                if (other := _spelled_otherwise(servers, namespace, spelling)) is None:
+                    continue
+                for tool in group:
                     odd = not tool.name.isascii() or bool(re.search(r"[a-z][015][a-z]", tool.name.lower()))
-                    yield _finding(tool, "look-alike", "hard" if odd else "soft", "name", f"{tool.id}, {others[0].id}")
+                    yield _finding(tool, "look-alike", "hard" if odd else "soft", "name", f"{tool.id}, {other.id}")
+
+
+def _spelled_otherwise(
+    servers: Mapping[str, Mapping[str, Sequence[Tool]]], namespace: str, spelling: str
+) -> Tool | None:
+    """The first tool of another server with another spelling; at most two spellings of each server are looked at."""
+    return next(
+        (
+            group[0]
+            for other, spellings in servers.items()
+            if other != namespace
+            for spelled, group in spellings.items()
+            if spelled != spelling
+        ),
+        None,
+    )
 
 
 def _references(tools: Sequence[Tool]) -> Iterator[Finding]:

@@ -111,7 +111,7 @@ _REVERSED: Final = re.compile(
     r"\b(?:eht|dna|uoy|ruoy|resu|llet|dnes|elif|eliF|tuoba|erongi|syawla|reven|tpmorp|drowssap|stnetnoc)\b"
 )
 _LEET: Final = re.compile(
-    r"(?<![\w-])(?=[a-z]*[013457@$])(?=[013457@$]*[a-z])[a-z013457@$]{4,12}(?![\w-])", re.IGNORECASE
+    r"(?<![\w-])(?=[a-z]{0,11}[013457@$])(?=[013457@$]{0,11}[a-z])[a-z013457@$]{4,12}(?![\w-])", re.IGNORECASE
 )
 _LEET_WORD: Final = re.compile(
     r"ignore|disregard|forget|previous|instruct\w*|rules|system|prompts?|passwords?|secrets?|send|read|tell|user|files?|delete|never|always|execute|token|keys?|all|conversation|messages?"

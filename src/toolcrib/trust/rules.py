@@ -78,6 +78,9 @@ RULES: Final[Mapping[str, LintRule]] = {
         "asks the model for a secret that it knows", "Configure secrets at the server instead."
     ),
     "secret-default": LintRule("has a secret as the default of a parameter", "Ask its author to remove it."),
+    "unread": LintRule(
+        "has more text than the lint reads, and what follows may hide something", "Read the rest before you use it."
+    ),
     "huge-enum": LintRule("lists so many values that they may hide something", "Look through the values."),
 }
 """Every rule, by its id."""

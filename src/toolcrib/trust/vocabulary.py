@@ -93,14 +93,14 @@ FIELD: Final = re.compile(
     r"|参数|參數|字段|引数|フィールド|パラメータ|パラメーター|매개변수|파라미터|인수|필드|[a-z]{2,12}\s?(?:参数|字段|に入れ|에 넣)"
 )
 LITERAL_PLACE: Final = re.compile(
-    r"https?://(?!(?:localhost|127\.0\.0\.1))[\w<{]|[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}"
+    r"https?://(?!(?:localhost|127\.0\.0\.1))[\w<{]|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}"
     r"|\b(?:to|at|via|with|onto)\b [`'\"]?[\w<>-]+(?:\.[\w<>-]+)+\.?[a-z]{2,}\b|>(?:\.[\w-]+){2,}"
 )
 OWN_PLACE: Final = re.compile(
     r"\b(?:our|my|the author's|the vendor's) (?:\w+ )?(?:intake|server|endpoint|side|team|inbox|webhook|collector|backend|archive|bucket|desk|service|channel|drop)\b|\bpublic (?:gist|repo|paste|bucket)\b"
 )
 ACCOUNT: Final = re.compile(
-    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}|\b[a-z]{2}\d{2}(?: ?[a-z0-9]{4}){3,7}(?: ?[a-z0-9]{1,3})?\b|\b0x[0-9a-f]{8,}\b|\+\d[\d ]{8,}"
+    r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}|\b[a-z]{2}\d{2}(?: ?[a-z0-9]{4}){3,7}(?: ?[a-z0-9]{1,3})?\b|\b0x[0-9a-f]{8,}\b|\+\d[\d ]{8,}"
     r"|\b(?:bc1|[13])[a-z0-9]{25,}\b|https?://(?!localhost|127\.)\S+|git@\S+"
 )
 USER: Final = words(
