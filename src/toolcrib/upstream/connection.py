@@ -235,7 +235,7 @@ class Connection:
         """Whether the server declares tools at all."""
         return self.capabilities.tools is not None
 
-    async def list_page(self, method: str, cursor: str | None, meta: Object = _EMPTY) -> dict[str, Any]:
+    async def list_page(self, method: str, cursor: str | float | None, meta: Object = _EMPTY) -> dict[str, Any]:
         """Return one page of a list, such as `tools/list`; `meta` is added to `_meta`. Raises `ExchangeError`."""
         params: dict[str, Any] = {"cursor": cursor} if cursor is not None else {}
         if wire_meta := self.protocol.meta(meta, {}):

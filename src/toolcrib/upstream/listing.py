@@ -5,8 +5,9 @@ Each entry is validated alone, so that an invalid one never costs the others.
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
@@ -90,8 +91,85 @@ class ToolList:
     """Those in use that were repaired, or whose arguments are left to the server."""
     problem: str = ""
     """Why it is incomplete; empty if it is complete."""
+    note: str = ""
+    """What is odd about it although it is complete."""
     definitions: ToolDefinitions = field(default_factory=ToolDefinitions)
     """What it was read from."""
+
+
+Cursor = str | int | float | None
+"""What a page says of the next one. The protocol has texts; servers also send numbers, and get them back as such."""
+
+
+class ListPages:
+    """The pages of one list, each asked for with the cursor that came with the one before.
+
+    An empty cursor is one too. Many servers send it with their last page, though, and take it for none: then a page
+    comes again, which is left out and ends the list.
+    """
+
+    def __init__(
+        self, fetch: Callable[[Cursor], Awaitable[dict[str, Any]]], entries: str, key: str, name: str, most: int
+    ) -> None:
+        """Reads at most so many pages. `entries` is where a page has its entries, `key` what identifies one, and `name`
+        what a `problem` calls the list.
+        """
+        self._fetch, self._entries, self._key, self._name, self._most = fetch, entries, key, name, most
+        self._cursor: Cursor = None
+        self._cursors: set[Cursor] = set()
+        self._seen: set[tuple[str, ...]] = set()
+        self.count = 0
+        """The pages read."""
+        self.problem = ""
+        """Why the list is not complete."""
+        self.note = ""
+        """What is odd about a list that is complete."""
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the last page names another one."""
+        return self._cursor is not None
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        while True:
+            page = await self._fetch(self._cursor)
+            if self._is_repeated(page):
+                self._end_early()
+                return
+            self.count += 1
+            self._cursor = _cursor_of(page)
+            yield page
+            if self._cursor is None:
+                if page.get("nextCursor") is not None:
+                    self.problem = f"page {self.count} of {self._name} has a cursor that is neither a text nor a number"
+                return
+            if self.count == self._most:
+                self.problem = f"{self._name} was cut after {self._most:,} pages"
+                return
+            if self._cursor in self._cursors:
+                self._end_early()
+                return
+            self._cursors.add(self._cursor)
+
+    def _is_repeated(self, page: Mapping[str, Any]) -> bool:
+        """Whether what came for an empty cursor has the entries of an earlier page."""
+        entries = page.get(self._entries)
+        listed = entries if isinstance(entries, list) else []
+        names = tuple(str(entry.get(self._key)) for entry in listed if isinstance(entry, dict))
+        is_repeated = self._cursor == "" and names in self._seen
+        self._seen.add(names)
+        return is_repeated
+
+    def _end_early(self) -> None:
+        if self._cursor == "":
+            self.note = f"{self._name} names an empty cursor after its last page"
+        else:
+            self.problem = f"{self._name} starts over after page {self.count}"
+
+
+def _cursor_of(page: Mapping[str, Any]) -> Cursor:
+    cursor = page.get("nextCursor")
+    return cursor if isinstance(cursor, str | int | float) and not isinstance(cursor, bool) else None
 
 
 _TaskRule = Literal["ignored", "taken", "refused"]
@@ -124,31 +202,24 @@ class ToolLister:
         If a later page fails, the result has the tools read so far, and its `problem` says what is missing.
         """
         walk = self._reader(known, modern=connection.protocol.modern, tasks=_task_rule(connection))
-        problem = ""
-        cursor: str | None = None
-        cursors: set[str] = set()
-        for number in range(1, self._max_pages + 1):
-            try:
-                page = await connection.list_page("tools/list", cursor)
-            except ExchangeError as error:
-                if error.code == METHOD_NOT_FOUND and not connection.has_tools:
-                    return ToolList()
-                if error.kind not in (FailureKind.ANSWER, FailureKind.STATUS):
-                    raise
-                if number == 1:
-                    raise ExchangeError(error.kind, f"tools/list: {error.reason}", code=error.code) from error
-                return walk.result(f"page {number} of its tool list failed: {error.reason}")
-            if not await walk.take(page.get("tools")):
-                problem = f"page {number} of its tool list has no list of tools"
-            cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor:
-                return walk.result(problem)
-            if cursor in cursors:
-                return walk.result(f"its tool list starts over after page {number}")
-            if walk.count >= self._max_tools:
-                return walk.result(f"its tool list was cut at {walk.count:,} tools")
-            cursors.add(cursor)
-        return walk.result(f"its tool list was cut after {self._max_pages:,} pages")
+        pages = ListPages(
+            partial(connection.list_page, "tools/list"), "tools", "name", "its tool list", self._max_pages
+        )
+        try:
+            async for page in pages:
+                if not await walk.take(page.get("tools")):
+                    pages.problem = f"page {pages.count} of its tool list has no list of tools"
+                if walk.count >= self._max_tools and pages.has_next:
+                    return walk.result(f"its tool list was cut at {walk.count:,} tools")
+        except ExchangeError as error:
+            if error.code == METHOD_NOT_FOUND and not connection.has_tools:
+                return ToolList()
+            if error.kind not in (FailureKind.ANSWER, FailureKind.STATUS):
+                raise
+            if not pages.count:
+                raise ExchangeError(error.kind, f"tools/list: {error.reason}", code=error.code) from error
+            return walk.result(f"page {pages.count + 1} of its tool list failed: {error.reason}")
+        return walk.result(pages.problem, pages.note)
 
     async def restore(self, definitions: Sequence[Any], *, modern: bool) -> ToolList:
         """Read definitions that the server sent in an earlier run, with the same checks."""
@@ -304,7 +375,7 @@ class _ToolListReader:
         is_task = support == "required" and self._tasks == "taken"
         return RemoteTool(tool=tool, digest=digest, is_task=is_task, own_name=tool.name)
 
-    def result(self, problem: str) -> ToolList:
+    def result(self, problem: str, note: str = "") -> ToolList:
         if not problem:
             self._reject_missing()
         tools = tuple(one.tool for name, one in self._tools.items() if name not in self._hidden)
@@ -315,6 +386,7 @@ class _ToolListReader:
             rejected=tuple(self._rejected),
             marked=marked,
             problem=problem,
+            note=note,
             definitions=ToolDefinitions(
                 entries=tuple(self._definitions),
                 accepted=tuple(one.own_name for name, one in self._tools.items() if name not in self._hidden),
@@ -385,8 +457,14 @@ class DocumentLister:
         self._on_change = on_change
         self.documents: Documents | None = None if options.prompts or options.resources else Documents()
         """As last read, also while the server is away; None before the first time."""
+        self._notes: dict[str, str] = {}
         self._logged: dict[str, str] = {}
         """What was last logged about skipped entries, by method."""
+
+    @property
+    def note(self) -> str:
+        """What is odd about the pages of its lists; empty if nothing is."""
+        return "; ".join(note for note in self._notes.values() if note)
 
     def attach(self, connection: Connection) -> None:
         """Start with a new connection. A server without prompts and resources is never asked for them."""
@@ -439,7 +517,7 @@ class DocumentLister:
 
     async def _refresh(self, connection: Connection) -> str:
         """Return what could not be read; empty if all was."""
-        known, problems = self.documents or Documents(), list[str]()
+        known, noted, problems = self.documents or Documents(), self.note, list[str]()
         capabilities = connection.capabilities
         readable = self._options.resources and capabilities.resources is not None
 
@@ -471,7 +549,7 @@ class DocumentLister:
             fresh = await self._hold(fresh)
         except ToolcribError as error:  # nothing is used that was not compared with its pins
             return f"its pins: {error.message}"
-        if fresh != self.documents:
+        if fresh != self.documents or self.note != noted:
             self.documents = fresh
             self._on_change()
         return "; ".join(problems)
@@ -481,19 +559,26 @@ class DocumentLister:
         meta = {PATH_META: [self._fleet.gateway_id]} if self._fleet.gateway_id else {}
         found: dict[str, Object] = {}
         skipped = _SkippedEntries()
-        cursor: str | None = None
-        cursors: set[str] = set()
-        for _ in range(self._fleet.max_pages):
-            page = await connection.list_page(what.method, cursor, meta)
+        pages = ListPages(
+            partial(self._list_page, connection, what, meta),
+            what.entries,
+            what.key,
+            f"its {what.method}",
+            self._fleet.max_pages,
+        )
+        async for page in pages:
             await self._take(what, page.get(what.entries), found, skipped)
-            cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor or cursor in cursors or len(found) + skipped.count > what.most:
+            if len(found) + skipped.count > what.most:
                 break
-            cursors.add(cursor)
+        self._notes[what.method] = pages.problem or pages.note
         if str(skipped) and str(skipped) != self._logged.get(what.method):
             logger.warning("%s: of the entries of %s, %s", self._options.name, what.method, skipped)
         self._logged[what.method] = str(skipped)
         return found
+
+    @staticmethod
+    async def _list_page(connection: Connection, what: _ListSpec, meta: Object, cursor: Cursor) -> dict[str, Any]:
+        return await connection.list_page(what.method, cursor, meta)
 
     async def _take(self, what: _ListSpec, entries: Any, found: dict[str, Object], skipped: _SkippedEntries) -> None:
         for place, entry in enumerate(entries if isinstance(entries, list) else ()):

@@ -147,6 +147,8 @@ class Supervisor:
         """Notified when its list of tools was found to be another one, unless another process has said so."""
         self._expects_changes = False
         """Whether another process has found that its lists changed."""
+        self._listed_reason = ""
+        """What the last list of tools gives to say."""
         self.given_up = False
         self._revive_event = anyio.Event()
         """Whether it has failed for good, after the options' `retries`."""
@@ -450,10 +452,12 @@ class Supervisor:
         if self.document_lister.documents is not None:
             self._catalog.save_documents(self.document_lister.documents)
             self.pins.documents_listed(self.document_lister.documents)
+        state = self.status_store.status.state
         self.status_store.update(
-            self.status_store.status.state,
+            state,
             tools_changed=True,
             rejected=(*self.tool_list.rejected, *self.pins.rejections()),
+            **({"reason": self._reason()} if state is ServerState.READY else {}),
         )
 
     def _tools_marked(self) -> None:
@@ -470,13 +474,14 @@ class Supervisor:
             info = self.pins.in_use(connection.info)
             self._catalog.save_tools(tool_list.definitions, connection.protocol_version, info)
             self.pins.listed(tool_list.definitions.entries, connection.info.instructions)
+        self._listed_reason = tool_list.problem or self._explain_nothing(connection, tool_list)
         # The definitions are in the cache, and not needed here any longer.
         self.tool_list = replace(tool_list, definitions=ToolDefinitions())
         self._listed_at = time.time()
         self.status_store.update(
             ServerState.DEGRADED if tool_list.problem else ServerState.READY,
             tools_changed=changed,
-            reason=tool_list.problem or self._explain_nothing(connection, tool_list),
+            reason=self._reason(),
             tools=len(tool_list.tools),
             rejected=(*tool_list.rejected, *self.pins.rejections()),
             marked=self._marked(),
@@ -491,6 +496,11 @@ class Supervisor:
             retry_at=None,
         )
         return changed
+
+    def _reason(self) -> str:
+        """What to say of a server that is connected; empty if all is as it should be."""
+        notes = [note for note in (self.tool_list.note, self.document_lister.note) if note]
+        return self._listed_reason or (f"connected, but {'; '.join(notes)}" if notes else "")
 
     def _explain_nothing(self, connection: Connection, tool_list: ToolList) -> str:
         """Say why a server offers nothing although it is connected; empty if it offers something."""
