@@ -118,6 +118,21 @@ async def test_a_caller_waits_for_its_share_only_while_another_one_is_active() -
         await turns.run(ANN, work)
 
 
+@pytest.mark.parametrize("is_threaded", [False, True])
+async def test_work_in_a_thread_counts_like_work_in_the_loop(*, is_threaded: bool) -> None:
+    clock = Clock()
+    turns = queue(clock, share=0.1)
+
+    def work() -> None:
+        clock.now += 0.2
+
+    turns.note(BOB)
+    await (turns.run_in_thread if is_threaded else turns.run)(ANN, work)
+    with anyio.move_on_after(0.05) as waited:
+        await turns.run(ANN, lambda: None)
+    assert waited.cancelled_caught
+
+
 async def test_work_that_fails_or_is_cancelled_while_it_waits_lets_others_go_on() -> None:
     turns = queue()
     with anyio.fail_after(5):

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
+import anyio.to_thread
+
 from toolcrib.errors import RateLimited, ToolcribError
 from toolcrib.middleware.audit import AuditMiddleware
 from toolcrib.middleware.limits import RateMiddleware
@@ -67,6 +69,26 @@ class FairQueue:
 
     async def run(self, caller: Caller, work: Callable[[], _T]) -> _T:
         """Run the work in the caller's turn, and return its value. Raises `RateLimited` if too much waits already."""
+        loop = await self._begin(caller)
+        started = self._clock()
+        try:
+            return work()
+        finally:
+            self._charge(caller, self._clock() - started)
+            loop.call_soon(self._next)
+
+    async def run_in_thread(self, caller: Caller, work: Callable[[], _T]) -> _T:
+        """Run work that may take long in a thread. It counts too, because threads take turns with the loop."""
+        loop = await self._begin(caller)
+        loop.call_soon(self._next)
+        started = self._clock()
+        try:
+            return await anyio.to_thread.run_sync(work)
+        finally:
+            self._charge(caller, self._clock() - started)
+
+    async def _begin(self, caller: Caller) -> asyncio.AbstractEventLoop:
+        """Wait for the caller's turn."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # an app may run in one loop after the other
             self._loop, self._busy, self._timer, self._count = loop, False, None, 0
@@ -76,12 +98,7 @@ class FairQueue:
         if self._busy or key in self._lines or self._wait_s(key, self._clock()) > 0:
             await self._turn(loop, key)
         self._busy = True
-        started = self._clock()
-        try:
-            return work()
-        finally:
-            self._charge(caller, started)
-            loop.call_soon(self._next)
+        return loop
 
     async def _turn(self, loop: asyncio.AbstractEventLoop, key: Hashable) -> None:
         line = self._lines.setdefault(key, deque())
@@ -144,12 +161,12 @@ class FairQueue:
         """How long the caller has to wait, because it has had more than its share, in seconds."""
         return self._even_at.get(key, now) - now - self._span_s
 
-    def _charge(self, caller: Caller, started: float) -> None:
+    def _charge(self, caller: Caller, took_s: float) -> None:
         now, key = self._clock(), caller.key
         other_at = self._other_at if self._latest is not None and self._latest.key == key else self._latest_at
         if now - other_at > _ACTIVE_S:
             return  # no other caller has to wait
-        self._even_at[key] = max(self._even_at.get(key, now), now) + (now - started) * self._pace
+        self._even_at[key] = max(self._even_at.get(key, now), now) + took_s * self._pace
         self._even_at.move_to_end(key)
         if len(self._even_at) > _MAX_PACED:
             self._even_at.popitem(last=False)

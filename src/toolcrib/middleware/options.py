@@ -127,7 +127,7 @@ class CallOptions:
     once, because clients list tools, prompts and resources as they connect."""
     search_queue: Count = 32
     """How many searches and lists of one caller may wait for their turn."""
-    search_share: PositiveShare = 0.25
+    search_share: PositiveShare = 0.1
     """The share of the event loop's time that searches and lists of one caller may take while others are active."""
     breaker: BreakerOptions | None = None
     """One breaker for each backend. Off by default: calls of an unreachable server fail at once anyway, and

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import anyio.to_thread
-
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.middleware.admission import FairQueue
@@ -114,7 +112,7 @@ class ReplyRenderer:
         level = Level.NAME if economical else Level.COMPLETE
         if all(self.hits.has_rendered(hit.tool, min(level, _TOP_LEVELS[hit.detail])) for hit in hits):
             return await queue.run(caller, work)
-        return await anyio.to_thread.run_sync(work)
+        return await queue.run_in_thread(caller, work)
 
     def render(self, reply: SearchReply, request: SearchRequest, *, economical: bool = False) -> ToolResult:
         """A JSON array of hits and, where needed, a note; the same as structured content; and token counts in `_meta`.
