@@ -1,4 +1,4 @@
-"""What a caller has under way: bytes of requests, answers that nobody reads, streams and sessions, in all and each."""
+"""What a caller has under way: bytes of requests, unread answers, streams and sessions, in all and each."""
 
 import contextlib
 import json
@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.test_connections import INITIALIZE, LEGACY, connected
-from tests.server.test_search_limits import META, TOKENS, VERSION
+from tests.server.test_search_limits import META, SLOW, TOKENS, VERSION
 
 from toolcrib import App, AuditEvent, Settings
 from toolcrib.gateway.options import ResultOptions
-from toolcrib.options import GatewayOptions, HttpOptions
+from toolcrib.options import CallOptions, GatewayOptions, HttpOptions
 from toolcrib.server.budgets import Budget
 from toolcrib.settings.options import TelemetryOptions
 
@@ -28,11 +28,11 @@ ANSWER = 9_000_000
 
 
 @asynccontextmanager
-async def served(**http: Any) -> AsyncIterator[tuple[str, App, list[AuditEvent]]]:
+async def served(calls: CallOptions | None = None, **http: Any) -> AsyncIterator[tuple[str, App, list[AuditEvent]]]:
     """A served app with these options: its address, itself, and what its audit gets."""
     events: list[AuditEvent] = []
     options = HttpOptions(tokens=TOKENS, port=0, **http)
-    whole = GatewayOptions(results=ResultOptions(tokens=0))
+    whole = GatewayOptions(results=ResultOptions(tokens=0), calls=calls or CallOptions())
     metrics = TelemetryOptions(metrics="127.0.0.1:0")
     app = App(Settings(http=options, gateway=whole, telemetry=metrics), audit=events.append)
     app.tool("large")(lambda: "x" * ANSWER)
@@ -93,7 +93,7 @@ async def list_as(url: str, caller: str, padding: int = LARGE) -> httpx2.Respons
     ids=["caller", "all"],
 )
 async def test_bodies_beyond_the_budget_are_refused_until_there_is_room_again(
-    limits: dict[str, int], setting: str, status: int, other: int, *, is_chunked: bool
+    limits: dict[str, Any], setting: str, status: int, other: int, *, is_chunked: bool
 ) -> None:
     part = b"x" * 150_000
     with anyio.fail_after(20):
@@ -124,11 +124,17 @@ async def test_a_body_whose_sender_has_no_token_is_refused_before_it_is_read_and
             assert (await list_as(url, "ann", LARGE // 2)).status_code == 200
 
 
-async def listen_as(connection: anyio.abc.SocketStream, caller: str) -> bytes:
+async def listen_as(connection: anyio.abc.SocketStream, caller: str, *, whole: bool = False) -> bytes:
+    """Ask for a stream, and return how the answer begins, or all of it if it ends."""
     params = {"notifications": {"toolsListChanged": True}, "_meta": META}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}).encode()
     await connection.send(head(caller, len(body), "subscriptions/listen") + body)
-    return await first_line(connection)
+    if not whole:
+        return await first_line(connection)
+    received = b""
+    while b'"error"' not in received:
+        received += await connection.receive()
+    return received
 
 
 @pytest.mark.parametrize(
@@ -140,7 +146,7 @@ async def listen_as(connection: anyio.abc.SocketStream, caller: str) -> bytes:
     ids=["caller", "all"],
 )
 async def test_streams_beyond_the_budget_are_refused_until_one_ends(
-    limits: dict[str, int], status: bytes, other: bytes
+    limits: dict[str, Any], status: bytes, other: bytes
 ) -> None:
     with anyio.fail_after(20):
         async with served(**limits) as (url, app, events), connected(url) as one:
@@ -157,6 +163,37 @@ async def test_streams_beyond_the_budget_are_refused_until_one_ends(
             assert ("ann", "POST", "rate_limited") in [(one.caller, one.action, one.outcome) for one in events]
             assert app.telemetry.metrics is not None
             assert f'toolcrib_refusals_total{{limit="http.{next(iter(limits))}"}}' in app.telemetry.metrics.text()
+
+
+async def test_a_subscription_over_the_rate_of_searches_is_refused_and_others_are_served() -> None:
+    with anyio.fail_after(20):
+        async with served(calls=CallOptions(search_rate=SLOW)) as (url, _, events):
+            async with connected(url) as one, connected(url) as two, connected(url) as three:
+                assert await listen_as(one, "ann") == b"HTTP/1.1 200 OK"
+                refused = await listen_as(two, "ann", whole=True)
+                assert await listen_as(three, "bob") == b"HTTP/1.1 200 OK"
+            assert b"calls.search_rate" in refused
+            assert refused.startswith(b"HTTP/1.1 429"), refused
+            assert [(event.caller, event.action, event.outcome) for event in events] == [
+                ("ann", "subscriptions/listen", "ok"),
+                ("ann", "subscriptions/listen", "rate_limited"),
+                ("bob", "subscriptions/listen", "ok"),
+            ]
+
+
+async def test_a_list_in_a_session_is_refused_without_a_status_that_would_end_the_session() -> None:
+    headers = LEGACY | {"Authorization": "Bearer ann-secret"}
+    with anyio.fail_after(20):
+        limited = served(calls=CallOptions(search_rate=SLOW))
+        async with limited as (url, _, _), httpx2.AsyncClient(headers=headers) as http:
+            opened = await http.post(url, json=INITIALIZE)
+            session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+            await http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
+            asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+            assert "result" in (await http.post(url, json=asked, headers=session)).json()
+            refused = await http.post(url, json=asked, headers=session)
+    assert refused.status_code == 200
+    assert refused.json()["error"]["data"]["details"]["retry_after_s"] > 900
 
 
 async def test_a_client_that_does_not_read_its_answers_is_cut_off_before_they_fill_the_memory() -> None:

@@ -46,7 +46,7 @@ class Budget:
         self._by_owner: Counter[Hashable] = Counter()
 
     def lack(self, owner: Hashable, amount: int = 1) -> Literal["caller", "all"] | None:
-        """Who has too much for another amount: this owner, or all together; None if nobody has."""
+        """Who has too much for another amount: this owner, or all together; None if there is room."""
         if self._by_owner.get(owner, 0) + amount > self.each:
             return "caller"
         return "all" if self.taken + amount > self.total else None
