@@ -38,7 +38,7 @@ from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.server.options import WorkerPlace
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare, with_reloaded
-from toolcrib.state.base import RemoteStore, StateStore
+from toolcrib.state.base import RemoteStore, StateStore, state_problem
 from toolcrib.state.coordination import Peers
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import make_store
@@ -594,6 +594,8 @@ class App(ToolDecorator, ServableApp):
         if isinstance(self.gateway.state, RemoteStore):
             status = self.gateway.state.status()
             more["state"] = "connected" if status.away_since is None else "away"
+        if state_problem(self._state):
+            more["state"] = "failing"
         refusing = False
         if self._audit_file is not None:
             audit = self._audit_file.status()  # without the reason, which may name a file: anyone may ask

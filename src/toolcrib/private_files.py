@@ -27,11 +27,11 @@ _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0
 """Flags of every open: follow no link, give no child the descriptor, and do not hang on a pipe in place of a file."""
 
 
-def make_folders(path: Path) -> None:
-    """Make a folder and those above it, as far as they are missing, for this user only."""
+def make_folders(path: Path, mode: int = _FOLDER_MODE) -> None:
+    """Make a folder and those above it, as far as they are missing; by default for this user only."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
-        folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+        folder.mkdir(mode=mode, exist_ok=True)
 
 
 def make_private_folder(path: Path) -> None:

@@ -30,7 +30,7 @@ from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch, GatewayObserver, Observers
 from toolcrib.private_files import make_private_folder, open_private
 from toolcrib.settings.options import Settings
-from toolcrib.state.base import StateStore
+from toolcrib.state.base import StateStore, state_problem
 from toolcrib.tracing import TRACING
 from toolcrib.types import ServerStatus, Tool
 from toolcrib.usage.counts import DefinitionTokens
@@ -175,12 +175,13 @@ class GatewayMetrics:
         breakers: Callable[[], Iterable[BreakerState]] = tuple,
         usage: UsageRecorder | None = None,
         audit: AuditFile | None = None,
+        store: StateStore | None = None,
     ) -> None:
-        """Include the states of servers, breakers and the audit file, and the number and tokens of tool definitions.
+        """Include the states of servers, breakers, the audit file and the store, and the number and tokens of tools.
 
         They are read whenever the metrics are, in another thread than the event loop's.
         """
-        state = _State(statuses, tools, breakers, usage, audit, self._library.metrics_core)
+        state = _State(statuses, tools, breakers, usage, audit, store, self._library.metrics_core)
         if self._workers is None:
             self.registry.register(state)
         else:
@@ -253,6 +254,7 @@ class Telemetry:
         A worker has a `folder` for the metrics of all workers, and the socket at which all of them serve them.
         """
         options = settings.telemetry
+        self._store = state
         self._listener = listener
         self._address = options.metrics
         self._catalog = catalog
@@ -287,7 +289,9 @@ class Telemetry:
     ) -> None:
         """Let the metrics show the state of this gateway, its servers and its audit file."""
         if self.metrics is not None:
-            self.metrics.show_state(statuses, self._catalog, breakers=gateway.breakers, usage=self.usage, audit=audit)
+            self.metrics.show_state(
+                statuses, self._catalog, breakers=gateway.breakers, usage=self.usage, audit=audit, store=self._store
+            )
 
     @asynccontextmanager
     async def running(self, group: anyio.abc.TaskGroup) -> AsyncIterator[None]:
@@ -335,6 +339,7 @@ class _State:
         breakers: Callable[[], Iterable[BreakerState]],
         usage: UsageRecorder | None,
         audit: AuditFile | None,
+        store: StateStore | None,
         core: Any,
     ) -> None:
         """`core` is the library's module `metrics_core`."""
@@ -344,6 +349,7 @@ class _State:
         self._breakers = breakers
         self._usage = usage
         self._audit = audit
+        self._store = store
         self._definitions = DefinitionTokens()
 
     def describe(self) -> Sequence[Any]:
@@ -362,6 +368,7 @@ class _State:
             self._by_label("toolcrib_breakers", "Circuit breakers by state.", "state", _count_states(self._breakers())),
             *self._usage_metrics(),
             *self._audit_metrics(),
+            *self._store_metrics(),
         )
 
     def _usage_metrics(self) -> Sequence[Any]:
@@ -372,6 +379,12 @@ class _State:
             served.add_metric([name], tokens)
         saved = self._usage.saved_since_start
         return served, self._gauge(_SAVED, "Tokens that lists of all tools would take.", value=saved)
+
+    def _store_metrics(self) -> Sequence[Any]:
+        if self._store is None:
+            return ()
+        is_failing = float(bool(state_problem(self._store)))
+        return (self._gauge("toolcrib_state_failing", "Whether what should last cannot be saved.", value=is_failing),)
 
     def _audit_metrics(self) -> Sequence[Any]:
         if self._audit is None:

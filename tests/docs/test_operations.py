@@ -21,6 +21,7 @@ from toolcrib.middleware.audit_file import AuditFile
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.options import AuditFileOptions
 from toolcrib.settings.options import Settings
+from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
 from toolcrib.telemetry import GatewayMetrics
 from toolcrib.types import ServerState, ServerStatus, Tool
@@ -38,13 +39,13 @@ def test_the_alerts_use_metrics_that_there_are_and_states_that_servers_have() ->
     status = ServerStatus(name="a", state=ServerState.READY, since=0.0)
     breaker = BreakerState(backend="a", state="open")
     audit = AuditFile(AuditFileOptions(path=Path("audit.jsonl")))
-    metrics.show_state(lambda: [status], tuple, breakers=lambda: [breaker], audit=audit)
+    metrics.show_state(lambda: [status], tuple, breakers=lambda: [breaker], audit=audit, store=MemoryStore())
     metrics.call_ended(ended(Tool(name="a")))
     metrics.searches.labels("none").observe(0.1)
     there = set(re.findall(r"^([a-z]\w+)", metrics.text(), re.MULTILINE))
     rows = [line for line in PAGE.splitlines() if line.startswith("| ") and ("toolcrib_" in line or "process_" in line)]
     expressions = [row.split("`")[1] for row in rows]
-    assert len(expressions) == 7
+    assert len(expressions) == 8
     assert set(re.findall(r"\b(?:toolcrib|process)_\w+", " ".join(expressions))) <= there
     states = re.findall(r'state=~"(.+?)"', expressions[0])[0].replace("\\|", "|").split("|")
     assert set(states) <= set(map(str, ServerState))

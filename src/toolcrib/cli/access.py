@@ -108,7 +108,7 @@ def _with_keys(config: Path | None, use: Callable[[ApiKeyTable], Awaitable[_T]])
         )
 
     async def run() -> _T:
-        async with make_store(options) as store:
+        async with make_store(options, must_open=True) as store:
             return await use(ApiKeyTable(store))
 
     return anyio.run(run)
@@ -181,7 +181,7 @@ async def _known_callers(settings: Settings) -> Sequence[Caller]:
     """The callers that the settings and the API keys name, each once."""
     found = [Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes) for token in settings.http.tokens]
     if settings.auth.api_keys and has_store(settings.state):
-        async with make_store(settings.state) as store:
+        async with make_store(settings.state, must_open=True) as store:
             found += [key.as_caller() for key in await ApiKeyTable(store).all()]
     return list(dict.fromkeys(found))
 

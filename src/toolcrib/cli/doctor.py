@@ -242,7 +242,7 @@ def _check_files(settings: Settings) -> Iterator[str]:
         effect = "every call is refused" if audit.required else "no call is recorded"
         yield f"toolcrib.calls.audit_file: {effect}, because {audit.path} cannot be written: {problem}"
     if state is not None and (problem := problem_with(state)):
-        yield f"toolcrib.state: everything is kept in memory only, because {state} cannot be written: {problem}"
+        yield f"toolcrib.state: what should last is not saved, because {state} cannot be written: {problem}"
 
 
 async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:

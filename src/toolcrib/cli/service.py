@@ -187,7 +187,6 @@ class ServiceManager(ABC):
             return replace(plan, summary="Nothing was done.")
         self._require_tool()
         before = self.file.read_bytes() if self.file.is_file() else None
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         self._write(content)
         for words in self.clearing():
             _finish(words)
@@ -205,8 +204,12 @@ class ServiceManager(ABC):
 
     def _write(self, content: bytes) -> None:
         """Write the file so that only this user can read it: it may hold values of variables."""
-        with replacing(self.file) as file:
-            file.write(content)
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.file) as file:
+                file.write(content)
+        except OSError as error:
+            raise SettingsError(f"{self.file} cannot be written: {error.strerror or error}.") from error
 
     def uninstall(self, *, dry_run: bool) -> "ServicePlan":
         """Stop the service and remove the file."""

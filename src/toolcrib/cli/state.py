@@ -171,7 +171,7 @@ async def _forget(
     past = import_module("toolcrib.gateway.past")  # which loads the search
     zero_hits = import_module("toolcrib.usage.zero_hits")
     sessions = import_module("toolcrib.gateway.sessions")
-    async with make_store(options) as store:
+    async with make_store(options, must_open=True) as store:
         callers: int = await sessions.forget_used(store, tenant, caller=caller, tool_id=tool)
         if caller is not None:
             return 0, 0, callers
@@ -279,7 +279,7 @@ async def _read_result(handle: str, owner: Caller, config: Path | None, wanted: 
     _, request = parse_read(
         {"handle": handle, **{"range" if name == "items" else name: value for name, value in wanted.items()}}
     )
-    async with make_store(state_options(config)) as store:
+    async with make_store(state_options(config), must_open=True) as store:
         results = ResultStore(store)
         if not any(wanted.values()):
             return await results.text(owner, handle)

@@ -74,7 +74,7 @@ async def _read(settings: Settings, days: int) -> _Found:
     saved: Mapping[str, DayUsage] = {}
     zero_hits: Mapping[str | None, Sequence[ZeroHit]] = {}
     if has_store(options):
-        async with make_store(options) as store:
+        async with make_store(options, must_open=True) as store:
             saved = await usage_table(store).items()
             zero_hits = await read_zero_hits(zero_hits_table(store))
     report = UsageReport.make(saved, until=time.time(), days=days, tools=tools)

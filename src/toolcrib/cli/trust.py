@@ -188,7 +188,7 @@ async def _pins(config: Path | None) -> AsyncIterator[tuple[Any, Any]]:
     from toolcrib.state.options import make_store
     from toolcrib.upstream.pins import PinStore
 
-    async with make_store(state_options(config)) as store:
+    async with make_store(state_options(config), must_open=True) as store:
         yield store, PinStore(store)
 
 

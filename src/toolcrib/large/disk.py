@@ -44,7 +44,6 @@ from toolcrib.large.store import (
     set_meta,
     write_words,
 )
-from toolcrib.private_files import make_folders
 from toolcrib.search.candidates import CandidateQuery, search_candidates
 from toolcrib.search.features import SemanticModel, default_semantic_model, query_simhash
 from toolcrib.search.index import IndexView
@@ -115,7 +114,6 @@ class DiskIndex:
                 f"An index on disk has the ranking hybrid, not {self._options.scorer}.",
                 hint="Remove search.scorer, or use the engine memory.",
             )
-        make_folders(self._folder)
         self._lock = threading.RLock()
         self._store = ToolStore(self._folder / "tools.db")
         self._check_meta()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.names import nearest_namespace
-from toolcrib.private_files import replacing
+from toolcrib.private_files import make_folders, replacing
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, ClientApp, excluded_by, identify, project_folder, switched
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
@@ -460,7 +460,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600, keep: bool =
 
 
 def _replace(path: Path, data: bytes, mode: int, *, keep: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
+    make_folders(path.parent, 0o755 if mode & 0o044 else 0o700)
     before = path.stat() if path.exists() else None
     with replacing(path, before.st_mode & 0o777 if keep and before is not None else mode) as file:
         if before is not None and os.name == "posix" and os.geteuid() == 0:

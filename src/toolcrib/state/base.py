@@ -105,6 +105,11 @@ class StateStore(Protocol):
         """Return the channel of that name; the same one each time."""
 
 
+def state_problem(store: StateStore) -> str:
+    """Why what should last cannot be saved at the moment; empty if it can, or if the store does not say."""
+    return str(getattr(store, "problem", ""))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOverview:
     """What one table of a store holds."""

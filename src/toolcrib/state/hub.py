@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import StateChannel, StateCodec, StateTable
+from toolcrib.state.base import StateChannel, StateCodec, StateTable, state_problem
 from toolcrib.state.memory import MemoryChannel, MemoryTable
 from toolcrib.state.options import OpenableStore
 from toolcrib.state.remote_table import FLUSH_S, RemoteTable, TableLimits, ValueWrite, WriteOutcome
@@ -244,6 +244,11 @@ class HubStore:
         self._maintenance: asyncio.Task[None] | None = None
         self._stack = AsyncExitStack()
         hub.on_message = self._deliver
+
+    @property
+    def problem(self) -> str:
+        """Why the store of files cannot be used at the moment."""
+        return "" if self._durable is None else state_problem(self._durable)
 
     async def __aenter__(self) -> Self:
         if self._durable is not None:

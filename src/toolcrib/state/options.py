@@ -61,12 +61,17 @@ def has_store(options: StateOptions) -> bool:
     return options.url is not None or (options.path is not None and options.path.is_file())
 
 
-def make_store(options: StateOptions) -> OpenableStore:
-    """The store that the options describe; its module is imported only if it is named. Raises `MissingExtra`."""
-    return MemoryStore() if options.url is None and options.path is None else make_listed_store(options)
+def make_store(options: StateOptions, *, must_open: bool = False) -> OpenableStore:
+    """The store that the options describe; its module is imported only if it is named. Raises `MissingExtra`.
+
+    A file that cannot be opened is replaced by memory, unless it `must_open`.
+    """
+    if options.url is None and options.path is None:
+        return MemoryStore()
+    return make_listed_store(options, must_open=must_open)
 
 
-def make_listed_store(options: StateOptions) -> OpenableListedStore:
+def make_listed_store(options: StateOptions, *, must_open: bool = True) -> OpenableListedStore:
     """The store in a file or in Redis that the options describe. Raises `MissingExtra`."""
     store: OpenableListedStore
     if options.url is not None:
@@ -74,7 +79,9 @@ def make_listed_store(options: StateOptions) -> OpenableListedStore:
             options.url, password=options.password, prefix=options.prefix, timeout_s=options.timeout_s
         )
     else:
-        store = import_module("toolcrib.state.sqlite").SqliteStore(options.path, max_bytes=options.max_bytes)
+        store = import_module("toolcrib.state.sqlite").SqliteStore(
+            options.path, max_bytes=options.max_bytes, must_open=must_open
+        )
     return store
 
 

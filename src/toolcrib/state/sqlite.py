@@ -97,20 +97,27 @@ class SqliteStore:
 
     The file is opened on first use, or by `async with` if a durable table was made before. `async with` closes it at
     the end; after that, the next use opens it again. A damaged file is moved aside, with a warning. If the file cannot
-    be opened, its tables are kept in memory, with a warning.
+    be opened, its tables are kept in memory, with a warning, unless it `must_open`.
     """
 
     shared = False
 
     def __init__(
-        self, path: Path, *, max_bytes: int = DEFAULT_MAX_BYTES, clock: Callable[[], float] | None = None
+        self,
+        path: Path,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        must_open: bool = False,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Keep at most about `max_bytes`; beyond it, the least recently used values of the largest table go first.
 
-        `clock` counts seconds since the epoch.
+        With `must_open`, operations raise `StateUnavailable` if the file cannot be opened, as they do if it cannot be
+        written: for a program that ends soon, and would report as saved what is gone then. `clock` counts seconds
+        since the epoch.
         """
         self.path = path
-        self._file = _StateFile(path, max_bytes, clock or time.time)
+        self._file = _StateFile(path, max_bytes, clock or time.time, must_open=must_open)
         self._memory = MemoryStore(clock=clock or time.monotonic)
         self._tables: dict[str, _DurableTable[Any]] = {}
         self._batched = BatchedTables()
@@ -140,6 +147,11 @@ class SqliteStore:
                 self, name, codec, max_entries=max_entries, max_size=max_size, keep=keep
             )
         return self._batched.wrap(name, table, max_entries) if batched and not keep else table
+
+    @property
+    def problem(self) -> str:
+        """Why the file cannot be opened or used at the moment; empty if it can."""
+        return self._file.problem
 
     def channel(self, name: str) -> MemoryChannel:
         """Return the channel of that name, between tasks of this process."""
@@ -293,7 +305,10 @@ class _Entry:
 class _StateFile:
     """The file, as seen by the one thread that uses it."""
 
-    def __init__(self, path: Path, max_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, max_bytes: int, clock: Callable[[], float], *, must_open: bool) -> None:
+        self.problem = ""
+        self._must_open = must_open
+        self._is_in_memory = False
         self._path = path
         self._max_bytes = max_bytes
         self._clock = clock
@@ -308,17 +323,21 @@ class _StateFile:
         """Run `work`, once more if the file turns out to be damaged. Raises `StateUnavailable` and `SettingsError`."""
         try:
             try:
-                return work(self)
+                result = work(self)
             except sqlite3.DatabaseError as error:
                 if not _is_damage(error):
                     raise
                 self._set_aside(error)
-                return work(self)
+                result = work(self)
         except (OSError, sqlite3.OperationalError) as error:
+            if not self.problem:
+                logger.error("the state file %s cannot be used: %s", self._path, error)  # noqa: TRY400 - the reason says it all
+            self.problem = str(error)
             raise StateUnavailable(
                 f"The state file {self._path} cannot be used: {error}.",
                 hint="Check the disk and the rights of the file, and whether another program has locked it.",
             ) from error
+        return result
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
@@ -328,12 +347,20 @@ class _StateFile:
             try:
                 db = self._connect_safely()
             except (OSError, sqlite3.OperationalError) as error:
+                if self._must_open:
+                    raise
                 logger.warning("the state file %s cannot be opened, so state is kept in memory: %s", self._path, error)
+                self.problem, self._is_in_memory = str(error), True
                 db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
                 _migrate(db)
             self._db = db
             finalize(self, db.close)
         return self._db
+
+    def _note_written(self) -> None:
+        if self.problem and not self._is_in_memory:
+            logger.warning("the state file %s is used again", self._path)
+            self.problem = ""
 
     def close(self) -> None:
         """Close the connection, after noting which values were read."""
@@ -347,7 +374,7 @@ class _StateFile:
         except sqlite3.Error as error:
             logger.debug("what was read from %s is not noted: %s", self._path, error)
         self._db.close()
-        self._db = None
+        self._db, self._is_in_memory = None, False
 
     def _connect_safely(self) -> sqlite3.Connection:
         """Connect; to a new file, if this one is damaged."""
@@ -411,6 +438,7 @@ class _StateFile:
             self._note_uses(db)
             yield
             db.execute("COMMIT")
+            self._note_written()
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
