@@ -1,13 +1,13 @@
-"""Bring a JSON Schema to one form: references inlined, older drafts modernized, a plain object at the top."""
+"""Bring a valid JSON Schema to one form: references inlined, older drafts modernized, a plain object at the top.
+
+`schema.repair` makes a schema valid.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from toolcrib.schema.signature import (
-    SCHEMA_LISTS,
-    SCHEMAS_BY_NAME,
-    SINGLE_SCHEMAS,
     map_subschemas,
     merge_schemas,
     properties,
@@ -33,27 +33,6 @@ _MAX_HINT: Final = 300
 _MERGED_KEYWORDS: Final = frozenset({"properties", "required", "$defs"})
 """Keywords that merge without loss."""
 _ANNOTATION_KEYWORDS: Final = frozenset({"title", "description", "default", "examples"})
-
-
-def has_valid_value(key: str, value: Any) -> bool:
-    """Whether a keyword has a value of the right type.
-
-    >>> has_valid_value("properties", {}), has_valid_value("properties", None), has_valid_value("type", [])
-    (True, False, False)
-    """
-    if key in SCHEMAS_BY_NAME:
-        return isinstance(value, Mapping)
-    if key in SCHEMA_LISTS or key in ("required", "enum"):
-        return isinstance(value, list)
-    if key in SINGLE_SCHEMAS:
-        return isinstance(value, (Mapping, bool)) or (key == "items" and isinstance(value, list))
-    if key == "type":
-        return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(map(_is_text, value)))
-    return key not in ("title", "description") or isinstance(value, str)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def types_of(schema: Object) -> list[str]:
@@ -147,9 +126,9 @@ class _Inliner:
 
 
 def _is_kept(key: str, value: Any) -> bool:
-    """Whether a keyword is kept: it needs no context, and has a valid value."""
+    """Whether a keyword is kept: it needs no context."""
     old_id = key == "id" and isinstance(value, str)
-    return key not in _DROPPED_KEYWORDS and not old_id and has_valid_value(key, value)
+    return key not in _DROPPED_KEYWORDS and not old_id
 
 
 def modernized(schema: Any) -> dict[str, Any]:

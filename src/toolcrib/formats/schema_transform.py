@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toolcrib.errors import InvalidTool
 from toolcrib.formats.rules import SchemaRules
 from toolcrib.formats.schema_normalize import (
     add_note,
@@ -20,6 +21,7 @@ from toolcrib.formats.schema_normalize import (
     with_object_top,
     without_all_of,
 )
+from toolcrib.schema.repair import LEFT_OUT, read_schema
 from toolcrib.schema.signature import map_subschemas, properties, required, resolve_pointer, subschemas, walk_schema
 from toolcrib.types import Object, Tool
 
@@ -46,6 +48,11 @@ _DESCRIBED_KEYWORDS: Final = frozenset(
 _MAX_DESCRIBED: Final = 120
 """Maximum length of one rule in the description."""
 _JSON_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_RULES_OF_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+}
+"""Keywords that apply to values of one type only, and that every provider reads."""
 _MAX_HOPS: Final = 16
 """References in a row that are followed."""
 
@@ -94,6 +101,7 @@ def adapt_schema(schema: Object, rules: SchemaRules) -> AdaptedSchema:
     What it accepts beyond that is listed in `notes`.
     """
     notes: list[str] = []
+    schema = _readable(schema, notes)
     plain = modernized(inline_references(schema, recursion=rules.recursion, notes=notes))
     plain = plain if rules.all_of else without_all_of(plain, notes)
     top, hint = with_object_top(plain, notes)
@@ -115,6 +123,19 @@ def adapt_schema(schema: Object, rules: SchemaRules) -> AdaptedSchema:
         unions=unions,
         before=top if rules.all_required else None,
     )
+
+
+def _readable(schema: Object, notes: list[str]) -> Object:
+    """The schema as it is used elsewhere: repaired, if it is not valid; any object, if nothing can be made of it."""
+    try:
+        read = read_schema(schema, "the tool")
+    except InvalidTool:
+        add_note(notes, "the schema cannot be read: any object is accepted")
+        return {"type": "object"}
+    for repair in read.repairs:
+        if repair.endswith(LEFT_OUT):
+            add_note(notes, repair)
+    return read.schema
 
 
 def _adapt_loosely(schema: Object, rules: SchemaRules, reason: str) -> AdaptedSchema:
@@ -215,6 +236,8 @@ def apply_rules(schema: Any, rules: SchemaRules, notes: list[str]) -> dict[str, 
     if not isinstance(schema, Mapping):
         return {}
     node = with_inferred_type(map_subschemas(schema, lambda part: apply_rules(part, rules, notes)))
+    if rules.keywords is not None:
+        _drop_idle(node)
     _fit_values(node, rules, notes)
     _fit_bounds(node, rules)
     _fit_arrays(node, rules, notes)
@@ -240,6 +263,21 @@ def with_inferred_type(node: Object) -> dict[str, Any]:
         return dict(node)
     kinds = list(dict.fromkeys(_JSON_TYPES[type(value)] for value in values))
     return {"type": kinds[0] if len(kinds) == 1 else kinds, **node} if kinds else dict(node)
+
+
+def _drop_idle(node: dict[str, Any]) -> None:
+    """Remove what says nothing, and what a provider with few keywords refuses: rules for values of other types, and
+    requirements of names that are not listed.
+    """
+    kinds = types_of(node)
+    for kind, keywords in _RULES_OF_TYPES.items():
+        for key in keywords if kinds and kind not in kinds else ():
+            node.pop(key, None)
+    if "required" in node:
+        named = [name for name in required(node) if name in properties(node)]
+        node["required"] = named
+        if not named:
+            del node["required"]
 
 
 def _fit_values(node: dict[str, Any], rules: SchemaRules, notes: list[str]) -> None:

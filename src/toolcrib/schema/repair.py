@@ -49,6 +49,8 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
 """What programming languages call the types of JSON."""
 _MAX_NOTES: Final = 5
 """Repairs that are named; the others are counted."""
+LEFT_OUT: Final = "was left out"
+"""How the note of a repair ends that makes a schema accept more."""
 _MAX_NAME: Final = 60
 
 
@@ -248,7 +250,7 @@ class _Repair:
         names = list(dict.fromkeys(name for name in value if isinstance(name, str))) if isinstance(value, list) else []
         if names == value and (names or not self._is_draft_04):
             return value
-        self._note(place, "has only names" if names else "was left out")
+        self._note(place, "has only names" if names else LEFT_OUT)
         return names or _DROPPED
 
     def values(self, _: str, value: Any, place: str) -> Any:
@@ -310,7 +312,7 @@ class _Repair:
             node["required"] = list(dict.fromkeys([*node.get("required", ()), *own]))
 
     def _drop(self, place: str) -> Any:
-        self._note(place, "was left out")
+        self._note(place, LEFT_OUT)
         return _DROPPED
 
     def _note(self, place: str, text: str) -> None:
