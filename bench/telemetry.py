@@ -146,7 +146,11 @@ class Process:
     def __init__(self, upstream: str, kind: str) -> None:
         command = [sys.executable, __file__, "serve", upstream, kind]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._urls = json.loads(processes.read_line(self._process))
+        try:
+            self._urls = json.loads(processes.read_line(self._process))
+        except BaseException:
+            self.close()
+            raise
         self._kind = kind
 
     def choose(self, number: int) -> str:

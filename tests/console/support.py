@@ -46,8 +46,8 @@ def console_app(
 class Browser(httpx2.AsyncClient):
     """Keeps cookies, and sends the forms of a page with the proof that the page has."""
 
-    def __init__(self, app: App, *, mount: str = "", **more: Any) -> None:
-        transport = httpx2.ASGITransport(app=app.console, root_path=mount)
+    def __init__(self, app: App, *, mount: str = "", peer: str = "127.0.0.1", **more: Any) -> None:
+        transport = httpx2.ASGITransport(app=app.console, root_path=mount, client=(peer, 1))
         super().__init__(transport=transport, base_url=f"http://{ADDRESS}", **more)
         self.csrf = ""
 

@@ -45,6 +45,15 @@ async def test_without_tokens_this_machine_gets_in_and_a_cookie_that_no_script_r
         assert "set-cookie" not in (await browser.get("/")).headers
 
 
+async def test_a_console_without_tokens_lets_nobody_of_another_machine_in() -> None:
+    async with Browser(console_app(), peer="10.0.0.7") as browser:
+        for path in ("/", "/sign-in", "/calls"):
+            response = await browser.get(path)
+            assert (response.status_code, "set-cookie" in response.headers) == (403, False)
+    async with Browser(console_app(tokens=TOKENS), peer="10.0.0.7") as browser:
+        await browser.sign_in()
+
+
 async def test_with_tokens_a_page_asks_to_sign_in_and_comes_back() -> None:
     async with Browser(console_app(tokens=TOKENS)) as browser:
         response = await browser.get("/servers/x?y=1")

@@ -23,6 +23,7 @@ from toolcrib.app import App
 from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
 from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
+from toolcrib.server.auth import sdk_user
 from toolcrib.server.http import http_app
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
@@ -174,6 +175,47 @@ async def test_other_paths_and_methods_are_not_handled_as_mcp(method: str, path:
         app = anywhere(served)
         async with app.running(), http_of(fastapi_with(app)) as http:
             assert (await http.request(method, path)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("options", "peer", "host", "status"),
+    [
+        ({}, "127.0.0.1", "localhost", 200),
+        ({}, "::ffff:127.0.0.1", "localhost", 200),
+        ({}, "::1", "[::1]:8000", 200),
+        ({}, "10.0.0.7", "localhost", 403),
+        ({}, "10.0.0.7", "127.0.0.1:8000", 403),
+        ({}, "2001:db8::1", "localhost", 403),
+        ({}, "10.0.0.7", "tools.example", 421),
+        ({"allowed_hosts": ("tools.example",)}, "10.0.0.7", "tools.example", 200),
+        ({"allowed_hosts": ("tools.example",)}, "10.0.0.7", "localhost", 403),
+        ({"tokens": TOKENS}, "10.0.0.7", "localhost", 401),
+    ],
+)
+async def test_an_app_that_authenticates_nobody_is_for_this_machine_alone(
+    options: dict[str, Any], peer: str, host: str, status: int
+) -> None:
+    async with crib() as served:
+        app = anywhere(served, **options)
+        transport = httpx2.ASGITransport(app=fastapi_with(app), client=(peer, 1))
+        async with app.running(), httpx2.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
+            answer = await http.post("/tools/mcp", headers=JSON, json=OPENING)
+            assert answer.status_code == status
+            assert ("result" in answer.json()) is (status == 200)
+            if status != 421:  # an unknown host has no health either, but for probes of containers
+                assert (await http.get("/tools/healthz")).status_code == 200
+
+
+async def test_a_caller_that_the_app_around_it_has_authenticated_may_be_anywhere() -> None:
+    async with crib() as served:
+        app = anywhere(served)
+
+        async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, "user": sdk_user(Caller(id="ann"))}, receive, send)
+
+        transport = httpx2.ASGITransport(app=authenticated, client=("10.0.0.7", 1))
+        async with app.running(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            assert (await http.post("/mcp", headers=JSON, json=OPENING)).status_code == 200
 
 
 @pytest.mark.parametrize(("path", "status"), [("/mcp", 400), ("/mcp/", 400), ("/", 404), ("/other", 404)])

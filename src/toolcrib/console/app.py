@@ -203,7 +203,7 @@ class Console(AsgiApp):
             *(Route(path, self._visited(handler), methods=["POST"]) for path, handler in posts.items()),
         ]
         router = Router(routes, default=self._not_found, redirect_slashes=False)
-        self._app = HostOriginMiddleware(_with_headers(router), options)
+        self._app = HostOriginMiddleware(_with_headers(router), options, is_open=not sessions.needs_token)
 
     async def __call__(
         self,

@@ -55,7 +55,9 @@ from toolcrib.server.auth import (
     authenticator_routes,
     check_not_local,
     choose_authenticator,
+    is_from_elsewhere,
     path_below_mount,
+    sdk_caller,
     sdk_user,
 )
 from toolcrib.server.budgets import LISTEN_METHOD, BudgetMiddleware, ReportRefusal
@@ -195,7 +197,7 @@ class HttpApp(AsgiApp):
         ]
         middleware = [  # outermost first
             Middleware(_RequestScopeMiddleware),
-            Middleware(HostOriginMiddleware, options),
+            Middleware(HostOriginMiddleware, options, is_open=authenticator is None),
             Middleware(_RouteMiddleware, open_routes, self._lifespan, paths),
             Middleware(AuthenticationMiddleware, authenticator),
             Middleware(BudgetMiddleware, options, refused),
@@ -322,11 +324,17 @@ def _without_routes(paths: Sequence[str], routes: Sequence[BaseRoute]) -> frozen
 
 
 class HostOriginMiddleware:
-    """ASGI middleware: rejects requests that a foreign web page made a browser send (DNS rebinding, cross-origin)."""
+    """ASGI middleware: rejects requests that a foreign web page made a browser send (DNS rebinding, cross-origin).
 
-    def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
+    An app that `is_open`, because nothing authenticates its callers, is for this machine alone. The server around it
+    may listen at any address, and a client writes what it likes into the Host header; so requests of other machines
+    are rejected too, unless the settings name the host or the app around this one has authenticated the caller.
+    """
+
+    def __init__(self, app: ASGIApp, options: HttpOptions, *, is_open: bool = False) -> None:
         self._app = app
         self._options = options
+        self._is_open = is_open
         self._hosts = HostRules(options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -359,7 +367,12 @@ class HostOriginMiddleware:
             return 421, _not_allowed("Host", host, "http.allowed_hosts")
         if origin and not self._hosts.allows_origin(origin, host):
             return 403, _not_allowed("Origin", origin, "http.allowed_origins")
-        return None
+        return None if is_health else self._stranger_problem(scope, host)
+
+    def _stranger_problem(self, scope: Scope, host: str) -> tuple[int, InvalidRequest] | None:
+        if not self._is_open or self._hosts.is_named(host) or not is_from_elsewhere(scope):
+            return None
+        return (403, _OPEN) if sdk_caller(scope) is None else None
 
     def _size_problem(self, scope: Scope) -> tuple[int, InvalidRequest] | None:
         options, headers = self._options, scope["headers"]
@@ -370,6 +383,13 @@ class HostOriginMiddleware:
         if sum(len(name) + len(value) for name, value in headers) > options.max_head_bytes:
             return 431, _too_much(f"headers are larger than {options.max_head_bytes:,} bytes", "http.max_head_bytes")
         return None
+
+
+_OPEN: Final = InvalidRequest(
+    "Nothing authenticates callers here, so requests of other machines are refused; nothing was run.",
+    hint="Set http.tokens or auth.issuers in the server's settings. If the app around it authenticates callers, name "
+    "its host in http.allowed_hosts.",
+)
 
 
 def _too_much(what: str, setting: str) -> InvalidRequest:

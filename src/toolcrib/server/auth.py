@@ -337,6 +337,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_from_elsewhere(scope: Scope) -> bool:
+    """Whether another machine sent the request. A socket in the file system belongs to this one, and has no address.
+
+    >>> [is_from_elsewhere({"client": (host, 1)}) for host in ("127.0.0.2", "::1", "::ffff:127.0.0.1", "", "10.0.0.7")]
+    [False, False, False, False, True]
+    """
+    peer = scope.get("client")
+    try:
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0]) if peer else None
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address is not None and not (mapped or address).is_loopback
+
+
 class HostRules:
     """Which Host and Origin headers are accepted."""
 
@@ -345,13 +360,18 @@ class HostRules:
         self.any_host = everywhere and not options.allowed_hosts
         own = {*_LOOPBACK_NAMES} if everywhere or is_loopback(options.host) else set()
         own |= set() if everywhere else {url_host(options.host)}
-        self._hosts = _lower_all((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
+        self._allowed = _lower_all(options.allowed_hosts)
+        self._hosts = _lower_all((*(f"{name}:*" for name in own), *own)) | self._allowed
         self._own = _lower_all(own)
         self._origins = _lower_all(options.allowed_origins)
 
     def allows(self, host: str) -> bool:
         """Whether requests to this host, in lower case, are served."""
         return self.any_host or _matches(host, self._hosts)
+
+    def is_named(self, host: str) -> bool:
+        """Whether the settings themselves name the host, which is in lower case."""
+        return _matches(host, self._allowed)
 
     def allows_origin(self, origin: str, host: str) -> bool:
         """Whether pages of this origin may send requests to the host; both are in lower case."""
