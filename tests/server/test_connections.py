@@ -281,6 +281,44 @@ async def test_a_client_that_closes_the_connection_ends_its_call(road: Callable[
             await ended.wait()
 
 
+BAD = {
+    "no request": b"\x16\x03\x01\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 4\r\n\r\n",
+    "an upgrade": HEALTH + b"Connection: upgrade, close\r\nUpgrade: h2c\r\n\r\n",
+    "a bad chunk after the answer": HEALTH + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", BAD.values(), ids=BAD.keys())
+async def test_a_client_without_a_token_cannot_fill_the_log(
+    sent: bytes, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with anyio.fail_after(20):
+        async with serving() as (url, _, _):
+            for _ in range(20):
+                await answer_to(url, sent[:-4], sent[-4:])
+    captured = capsys.readouterr().err
+    assert len(captured.splitlines()) <= 2, captured
+    assert caplog.records == []
+
+
+async def test_warnings_that_were_left_out_are_counted_in_the_next_line() -> None:
+    times = iter((0.0, 1.0, 59.0, 60.0, 61.0, 200.0))
+    repeated = connections.RepeatedWarnings(clock=lambda: next(times))
+    logged = list[str]()
+    for _ in range(6):
+        for level, text in ((logging.WARNING, "a %s"), (logging.ERROR, "b %s")):
+            record = logging.LogRecord("x", level, "", 0, text, ("c",), None)
+            if repeated.filter(record):
+                logged.append(record.getMessage())
+    assert [line for line in logged if line.startswith("a")] == [
+        "a c",
+        "a c (2 more since the last such line)",
+        "a c (1 more since the last such line)",
+    ]
+    assert logged.count("b c") == 6
+
+
 async def test_a_client_that_leaves_during_its_request_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     with anyio.fail_after(10):
         async with serving() as (url, _, _), httpx2.AsyncClient(headers=LEGACY) as http:

@@ -14,13 +14,14 @@ from asyncio import TimerHandle
 from collections.abc import Callable
 from typing import Any, Final
 
+import h11
 from mcp_types import INVALID_REQUEST
 from uvicorn.config import Config
 from uvicorn.importer import import_from_string
 
 from toolcrib.middleware.admission import CountRefusal
 from toolcrib.server.budgets import Budget
-from toolcrib.server.framing import frame, has_head
+from toolcrib.server.framing import Frame, frame, has_head
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.plain_connection import PlainConnection, ReadPlain
 
@@ -64,6 +65,34 @@ class RateLimitedLog:
         if now_s - self._last_s >= _LOG_EVERY_S:
             self._log.warning(self._text, self._count)
             self._count, self._last_s = 0, now_s
+
+
+class RepeatedWarnings(logging.Filter):
+    """Lets each warning of a handler pass at most once a minute, with the number of those in between.
+
+    uvicorn warns of every malformed request, which clients without a token can send as fast as they like.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._skipped: dict[str, int] = {}
+        """By format string, of which the program has few."""
+        self._due_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log the record; one that is logged has the number of those before it that were not."""
+        text = str(record.msg)
+        if record.levelno != logging.WARNING:
+            return True
+        now_s = self._clock()
+        if now_s < self._due_s.get(text, now_s):
+            self._skipped[text] = self._skipped.get(text, 0) + 1
+            return False
+        self._due_s[text] = now_s + _LOG_EVERY_S
+        if skipped := self._skipped.pop(text, 0):
+            record.msg = f"{text} ({skipped} more since the last such line)"
+        return True
 
 
 class ConnectionLimits:
@@ -149,7 +178,7 @@ class _BoundedConnection(asyncio.Protocol):
     flow: Any
     """It has `write_paused`."""
     cycle: Any
-    """The request that was last begun; it has `more_body`, `response_started` and `response_complete`."""
+    """The request that was last begun; it has `more_body`, `response_started`, `response_complete`, `disconnected`."""
 
     def __init__(self, config: Config, *args: Any, **more: Any) -> None:
         super().__init__(config, *args, **more)  # type: ignore[call-arg]  # uvicorn's protocol beside it takes them
@@ -190,6 +219,9 @@ class _BoundedConnection(asyncio.Protocol):
         """Write an interim response: if the client has left, the next one finds the connection broken."""
         if self.transport.is_closing():
             return
+        if not self._is_answering():
+            self._close()
+            return
         if self._can_probe():
             self.transport.write(_INTERIM)
         elif not self.flow.write_paused:
@@ -201,11 +233,6 @@ class _BoundedConnection(asyncio.Protocol):
     def _can_probe(self) -> bool:
         """Whether an interim response may precede what is written next."""
         return not self.cycle.response_started and self.cycle.scope["http_version"] != "1.0"
-
-    def _close_if_done(self) -> None:
-        """Close the connection if the client sends nothing more, and all is answered."""
-        if self._sends_no_more and not self._is_answering():
-            self._close()
 
     def pause_writing(self) -> None:
         """Count what the client has yet to read, or cut it off if that is too much."""
@@ -292,9 +319,9 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
             return
         if self._missing:
             data = self._parse(data)
-        if not data:
-            return
-        if self._is_answering():
+            if not data:
+                return
+        if self._answering is not None or (self.cycle is not None and not self.cycle.response_complete):
             self.keep_for_later(data)
         elif self._held:
             self._read_held(data)
@@ -321,19 +348,29 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
             if not data:
                 return
         if self.begin_plain(data):
-            self._arm(self.limits.options.body_timeout_s if self._held else None)
-        elif not has_head(data) and (data == b"\r" or data[:1].isupper()):
-            self._hold(data)
-        elif (found := frame(data)) is None:
-            self._hand_over(data)
-        elif found.head > self.limits.options.max_head_bytes:
+            if self._held:
+                self._arm(self.limits.options.body_timeout_s)
+            elif self._deadline is not None:
+                self._arm(None)
+            return
+        found = frame(data)
+        if found is not None and found.head <= self.limits.options.max_head_bytes:
+            self._begin(data, found)
+        elif found is not None:
             self._refuse(431)
+        elif (data == b"\r" or data[:1].isupper()) and not has_head(data):
+            self._hold(data)
         else:
+            self._hand_over(data)
+
+    def _begin(self, data: bytes, found: Frame) -> None:
+        """Let the parser have the request that the data begins with."""
+        if self._deadline is not None:
             self._arm(None)
-            self._missing = sum(found)
-            rest = self._parse(data)
-            if rest:
-                self.keep_for_later(rest)
+        self._missing = found.head + found.body
+        rest = self._parse(data)
+        if rest:
+            self.keep_for_later(rest)
 
     def _hold(self, data: bytes) -> None:
         """Hold the beginning of a head until the rest has come."""
@@ -348,10 +385,8 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
         part, rest = (data, b"") if len(data) <= self._missing else (data[: self._missing], data[self._missing :])
         self._missing -= len(part)
         super().data_received(part)
-        if not self._missing:
-            self._arm(None)
-        elif self._deadline is None:
-            self._arm(self.limits.options.body_timeout_s)
+        if bool(self._missing) != (self._deadline is not None):
+            self._arm(self.limits.options.body_timeout_s if self._missing else None)
         return rest
 
     def _is_answering(self) -> bool:
@@ -367,14 +402,16 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
         """Begin the next request, if it has come already."""
         super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
         self.cycle.body = bytearray()  # what came of the body of a request that was refused before it was read
-        if not self._missing and not self.transport.is_closing():
+        if self._later and not self._missing and not self.transport.is_closing():
             self.read_later()
-            self._close_if_done()
+        if self._sends_no_more and not self._is_answering():
+            self._close()
 
-    def wait_for_next(self) -> None:
-        """Read the next request, or wait for it."""
-        super().wait_for_next()
-        self._close_if_done()
+    def eof_received(self) -> bool:
+        """Keep the connection for the answers that are due."""
+        keeps = super().eof_received()
+        self._is_last = self._is_last or (keeps and not self._later)
+        return keeps
 
     def shutdown(self) -> None:
         """Close the connection, after the answer to what has begun to arrive."""
@@ -435,9 +472,14 @@ class _StrictConnection(_BoundedConnection):
         request, in_body = self.cycle, self._in_body()
         if not in_body and not self._is_answering() and not self._head_bytes:
             self._arm(self.limits.options.head_timeout_s)
-        super().data_received(part)
+        try:
+            super().data_received(part)
+        except h11.LocalProtocolError:
+            self._close()  # the rest of a body is wrong, and the answer has begun: uvicorn tries to send another one
         if self.transport.is_closing():
             self._arm(None)
+            if self._is_answering():
+                self.cycle.disconnected = True  # the app's answer would follow another one, of the parser
         elif self.cycle is not request:
             self._has_begun()
         elif in_body:
@@ -454,7 +496,8 @@ class _StrictConnection(_BoundedConnection):
         super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
         if self.cycle is not request:
             self._has_begun()
-        self._close_if_done()
+        elif self._sends_no_more:
+            self._close()
 
     def _has_begun(self) -> None:
         self._head_bytes = 0

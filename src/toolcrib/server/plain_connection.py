@@ -126,10 +126,9 @@ class PlainConnection(asyncio.Protocol):
 
     def read_later(self) -> None:
         """Read what came while a request was being answered."""
-        if self._later:
-            data, self._later = self._later, b""
-            self.transport.resume_reading()
-            self.data_received(data)
+        data, self._later = self._later, b""
+        self.transport.resume_reading()
+        self.data_received(data)
 
     async def _answer(self, request: PlainRequest) -> None:
         try:
@@ -155,7 +154,7 @@ class PlainConnection(asyncio.Protocol):
         if self._is_last:
             self.transport.close()
         else:
-            self.wait_for_next()
+            self._wait_for_next()
 
     async def _send_event(self, headers: bytes, data: bytes) -> None:
         if self.flow.write_paused:
@@ -180,14 +179,14 @@ class PlainConnection(asyncio.Protocol):
             self._defaults, self._start = defaults, b"HTTP/1.1 200 OK\r\n%b%b" % (lines, _LENGTH)
         return self._start
 
-    def wait_for_next(self) -> None:
-        """Read the next request, or wait for it."""
+    def _wait_for_next(self) -> None:
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._idle_timer = self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self._close_idle
             )
-        self.read_later()
+        if self._later:
+            self.read_later()
 
     def _close_idle(self) -> None:
         """Close a connection that has been idle for long enough. One timer serves for many requests."""

@@ -5,6 +5,7 @@ Listening sockets are bound here, handed to worker processes, and taken over by 
 
 import asyncio
 import contextlib
+import copy
 import json
 import signal
 import socket
@@ -20,10 +21,11 @@ import uvicorn
 from mcp_types import CONNECTION_CLOSED
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import LOGGING_CONFIG
 
 from toolcrib.errors import SettingsError
 from toolcrib.server.auth import url_host
-from toolcrib.server.connections import bounded_protocol
+from toolcrib.server.connections import RepeatedWarnings, bounded_protocol
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.plain_connection import Awaited, PlainAnswer, PlainRequest, SendEvent
@@ -252,6 +254,7 @@ async def serve_http(
         port=options.port,
         lifespan="off",
         log_level="warning",
+        log_config=_logging_config(),
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -280,6 +283,14 @@ async def serve_http(
                 if own_path is not None:
                     own_path.unlink(missing_ok=True)
             group.cancel_scope.cancel()
+
+
+def _logging_config() -> dict[str, Any]:
+    """uvicorn's own, with few lines for many requests that are wrong in the same way."""
+    config = copy.deepcopy(LOGGING_CONFIG)
+    config["filters"] = {"repeated": {"()": RepeatedWarnings}}
+    config["handlers"]["default"]["filters"] = ["repeated"]
+    return config
 
 
 def _backlog(*, is_shared: bool) -> int:
