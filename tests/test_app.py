@@ -434,13 +434,13 @@ async def test_a_providers_tool_may_say_its_visibility_in_words(way: str, caplog
 
 async def test_a_query_or_a_name_that_is_not_text_is_refused_with_a_message() -> None:
     app, wrong = App(), None
-    for wrong in (None, ["a"], 5):
+    for wrong in (None, ["a", 1], 5):
         given: Any = wrong
         for ask in (app.call, app.find):
             with pytest.raises(InvalidRequest, match="name must be a string, not") as caught:
                 await ask(given)
             assert "files:read" in caught.value.hint
-        with pytest.raises(InvalidRequest, match="query must be a string, not"):
+        with pytest.raises(InvalidRequest, match="query must be a string or a list of strings, not"):
             await app.search(given)
 
 

@@ -457,15 +457,21 @@ class App(ToolDecorator, ServableApp):
         return apply_scope(Context(caller=LOCAL, session="local"))
 
     async def search(
-        self, query: str, limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
+        self,
+        query: str | Sequence[str],
+        limit: int | None = None,
+        *,
+        cursor: str | None = None,
+        ctx: Context | None = None,
     ) -> SearchReply:
         """Return the tools that match; an empty query lists all, a page at a time.
 
+        Several queries are one need in other words: each tool gets the best of its scores.
         `cursor`, from the previous reply to the same query, gives the next page. Raises `StaleCursor` if the tools have
         changed, and for the cursor of another query.
         """
         asker = ctx or self.local_context()
-        request = SearchRequest(queries=(query,), limit=limit, cursor=cursor)
+        request = SearchRequest.of(query, limit=limit, cursor=cursor)
         reply = await self._in_app_loop(lambda: self.gateway.search(asker, request))
         return replace(reply, note=f"{reply.note} {_NOT_STARTED}".strip()) if self._lacks_servers() else reply
 

@@ -3,7 +3,7 @@
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -81,8 +81,10 @@ class SyncApp:
 
     # -- use -------------------------------------------------------------------------------------------------------
 
-    def search(self, query: str = "", limit: int | None = None) -> SearchReply:
+    def search(self, query: str | Sequence[str] = "", limit: int | None = None) -> SearchReply:
         """Return the tools that match, best first; an empty query lists all of them. Iterate over it for the hits.
+
+        Several queries are one need in other words, as in `App.search`.
 
         The first search waits for servers that are still connecting, at most as long as the settings say (20 s).
         """

@@ -283,7 +283,10 @@ class SearchRequest:
     """One search. A query without words lists every visible tool, by id."""
 
     queries: tuple[str, ...] = ("",)
-    """What to search for. A single string is one query; the hits of several say which one they answer."""
+    """What to search for. A single string is one query. Several are several needs, and hits say which one they answer;
+    with `phrasings`, they are one need in other words."""
+    phrasings: bool = False
+    """Whether the queries say the same in other words: their hits are one list, each with the best of its scores."""
     limit: int | None = None
     """The maximum number of hits for each query; None means the default. Values out of range are clamped."""
     filters: Filters = Filters()
@@ -304,6 +307,22 @@ class SearchRequest:
             object.__setattr__(self, "queries", (given,))
         if self.cursor == "":
             object.__setattr__(self, "cursor", None)
+
+    @classmethod
+    def of(cls, query: str | Sequence[str], **more: Any) -> "SearchRequest":
+        """A request for one need, given in one way or, as several strings, in other words too.
+
+        >>> SearchRequest.of(["send mail", "write to Ann"]).phrasings, SearchRequest.of("send mail").queries
+        (True, ('send mail',))
+        """
+        phrasings = not isinstance(query, str) and len(query) > 1
+        queries = (query,) if isinstance(query, str) else tuple(query) or ("",)
+        return cls(queries=queries, phrasings=phrasings, **more)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """One query for each need: the first of several phrasings."""
+        return self.queries[:1] if self.phrasings else self.queries
 
 
 @checked

@@ -26,7 +26,7 @@ class FakePort:
     async def list(self, limit: int) -> ToolPage:
         return ToolPage(entries=[{"name": "a"}][:limit], total=7)
 
-    async def find(self, query: str, limit: int) -> Sequence[Object]:
+    async def find(self, query: str | Sequence[str], limit: int) -> Sequence[Object]:
         raise ServerUnavailable("the server of the tools is down")
 
     async def schema(self, name: str) -> Object:

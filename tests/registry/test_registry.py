@@ -318,11 +318,11 @@ async def test_with_strict_another_definition_of_a_function_is_refused() -> None
 async def test_queries_and_names_that_are_not_strings_are_refused() -> None:
     nothing: Any
     async with Registry() as registry:
-        for nothing in (None, 5, ["echo"]):
+        for nothing in (None, 5, ["echo", 5]):
             for ask in (registry.execute, registry.call, registry.get_tool, registry.get_backends):
                 with pytest.raises(InvalidRequest, match="tool_id must be a string, not"):
                     await ask(nothing)
-            with pytest.raises(InvalidRequest, match="query must be a string, not"):
+            with pytest.raises(InvalidRequest, match="query must be a string or a list of strings, not"):
                 await registry.search(nothing)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from tests.deadlines import cpu_deadline
 
-from toolcrib.search.engine import listing, prepare, search
+from toolcrib.search.engine import HOW_TO_ASK, listing, prepare, search
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
@@ -182,7 +182,7 @@ def test_thresholds_withhold_bad_hits_and_mark_weak_ones() -> None:
     assert ask("read an issue", options=strict).hits == ()
     assert ask("read an issue", options=strict).note.startswith("Nothing fits")
     assert {hit.weak for hit in ask("read an issue", options=lax).hits} == {True}
-    assert ask("read an issue", options=lax).note == "Nothing fits well: these are the nearest."
+    assert ask("read an issue", options=lax).note == f"Nothing fits well: these are the nearest. {HOW_TO_ASK}"
     assert not ask("read_file").hits[0].weak
     assert ask("read_file").note == ""
 

@@ -276,9 +276,9 @@ async def test_a_flag_that_is_false_narrows_nothing() -> None:
         assert len(structured(await call(client, "tool_search", asked))["hits"]) == 2
 
 
-async def test_several_queries_have_separate_results() -> None:
+async def test_several_needs_have_separate_results() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
-        hits = structured(await call(client, "tool_search", {"query": ["send an email", "list the folders"]}))["hits"]
+        hits = structured(await call(client, "tool_search", {"needs": ["send an email", "list the folders"]}))["hits"]
     best: dict[str, str] = {}
     for hit in hits:
         best.setdefault(hit["query"], hit["name"])

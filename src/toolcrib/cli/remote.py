@@ -83,6 +83,7 @@ def search(
     if scorer is not None:
         raise UsageError("--scorer cannot be combined with --gateway.", hint="The gateway's settings name its scorer.")
     asked: dict[str, Any] = {"query": request.queries[0], "detail": "full" if as_json else "signature", "budget": 0}
+    asked |= {"phrasings": [*request.queries[1:]]} if request.phrasings else {}
     asked |= {"max_results": request.limit} if request.limit is not None else {}
     asked |= {"namespace": next(iter(request.filters.namespaces))} if request.filters.namespaces else {}
 

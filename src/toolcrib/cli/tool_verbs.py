@@ -61,6 +61,9 @@ _scorer_option = click.option(
 
 @click.command()
 @click.argument("query", nargs=-1, required=True)
+@click.option(
+    "--or", "phrasings", multiple=True, metavar="QUERY", help="The same need in other words; the best counts."
+)
 @click.option("--limit", "-l", type=int, metavar="N", help="How many to show, at most; 10 by default.")
 @_namespace_option
 @click.option(
@@ -78,6 +81,7 @@ def search(
     source: ServerSource,
     *,
     query: tuple[str, ...],
+    phrasings: tuple[str, ...],
     limit: int | None,
     namespace: str | None,
     tools: Path | None,
@@ -88,15 +92,16 @@ def search(
 ) -> None:
     """Find matching tools, best first, with scores from 0 to 1.
 
-    QUERY says in plain words what the tool should do. --explain shows how each score is computed; --json always
-    includes it.
+    QUERY says what the tool should do: verb, object and, if known, service. --explain shows how each score is
+    computed; --json always includes it.
     """
     from toolcrib.types import Filters, SearchRequest
 
     if limit is not None and limit < 1:
         raise UsageError("--limit must be at least 1.")
     filters = Filters(namespaces=frozenset({namespace} if namespace is not None else ()))
-    request = SearchRequest(queries=(" ".join(query),), limit=limit, filters=filters, explain=explain or as_json)
+    asked = (" ".join(query), *phrasings)
+    request = SearchRequest.of(asked, limit=limit, filters=filters, explain=explain or as_json)
     if tools is not None:
         from toolcrib.cli.files import search_file
 

@@ -160,7 +160,7 @@ class ToolSearchEngine(Generic[T]):
 
     def search(
         self,
-        query: str,
+        query: str | Sequence[str],
         tools: Sequence[T] | None = None,
         limit: int = 10,
         min_score: float = 0.0,
@@ -168,6 +168,7 @@ class ToolSearchEngine(Generic[T]):
     ) -> list[SearchResult[T]]:
         """Return the tools that match, best first: at most `limit`, with scores above `min_score`.
 
+        Several queries are one need in other words: each tool gets the best of its scores.
         `tools` are searched instead of those that were set; their index is kept for the next search of the same
         objects. A query without words lists all tools with score 0, or popular ones under `points`. At most 8,000
         characters and 256 distinct words of a query are read. Raises `InvalidRequest` for a query that is not a string
@@ -177,10 +178,17 @@ class ToolSearchEngine(Generic[T]):
         return self.search_in(toolset, query, limit, min_score, boosted=use_session_boost)
 
     def search_in(
-        self, toolset: ToolSet[T], query: str, limit: int = 10, min_score: float = 0.0, *, boosted: bool = True
+        self,
+        toolset: ToolSet[T],
+        query: str | Sequence[str],
+        limit: int = 10,
+        min_score: float = 0.0,
+        *,
+        boosted: bool = True,
     ) -> list[SearchResult[T]]:
         """Like `search`, over tools that were read before."""
-        _check_search(query, limit, min_score)
+        phrasings = query if isinstance(query, (list, tuple)) else (query,)
+        _check_search(phrasings, limit, min_score)
         if min_score > 1 and self.scorer != "points":
             raise InvalidRequest(
                 f"min_score is {min_score:g}, but the scores of {self.scorer!r} are at most 1.",
@@ -192,10 +200,10 @@ class ToolSearchEngine(Generic[T]):
         options = self._search_options(limit, min_score)
         hits: Sequence[Hit]
         other: dict[str, str] = {}
-        if self.scorer == "points" and not parse_query(query).words:
+        if self.scorer == "points" and not any(parse_query(text).words for text in phrasings):
             hits = _popular(toolset, limit, options, boosts)
         else:
-            hits, other = self._hits(query, toolset, limit, options, boosts)
+            hits, other = self._hits(phrasings, toolset, limit, options, boosts)
         if hits and hits[0].fallback:
             hits = sorted(hits, key=lambda hit: (-hit.raw, len(hit.tool.name), hit.tool.id))
         results = [self._result(toolset.by_id[hit.tool.id], hit, boosts, other) for hit in hits]
@@ -278,9 +286,14 @@ class ToolSearchEngine(Generic[T]):
         return replace(self._options, scorers=replace(scorers, points=points))
 
     def _hits(
-        self, query: str, toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Mapping[str, float]
+        self,
+        phrasings: Sequence[str],
+        toolset: ToolSet[T],
+        limit: int,
+        options: SearchOptions,
+        boosts: Mapping[str, float],
     ) -> tuple[Sequence[Hit], dict[str, str]]:
-        request = SearchRequest(queries=(query,), limit=limit, detail="summary")
+        request = SearchRequest.of(phrasings, limit=limit, detail="summary")
         reply = search(toolset.index, request, options=options, lexicon=self._lexicon, boosts=boosts, past=self.past)
         if self.scorer not in {"tiers", "bm25"} or not reply.unmatched:
             return reply.hits, {}
@@ -288,7 +301,7 @@ class ToolSearchEngine(Generic[T]):
         other = find_substitutes(reply.unmatched, *toolset.vocabulary, lexicon)
         if not other:
             return reply.hits, {}
-        again = replace(request, queries=(substitute_words(query, other),))
+        again = replace(request, queries=tuple(substitute_words(query, other) for query in phrasings))
         return search(toolset.index, again, options=options, lexicon=self._lexicon, boosts=boosts).hits, other
 
     def _result(
@@ -321,9 +334,11 @@ def _popular(toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Ma
     ]
 
 
-def _check_search(query: str, limit: int, min_score: float) -> None:
-    if not isinstance(query, str):
-        raise InvalidRequest(f"query must be a string, not {type(query).__name__}.")
+def _check_search(phrasings: Sequence[Any], limit: int, min_score: float) -> None:
+    wrong = [one for one in phrasings if not isinstance(one, str)]
+    if wrong or not phrasings:
+        given = f"not {type(wrong[0]).__name__}" if wrong else "at least one"
+        raise InvalidRequest(f"query must be a string or some strings, {given}.")
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise InvalidRequest(f"limit must be a whole number, not {str(limit)[:_ECHO]!r}.")
     if isinstance(min_score, bool) or not isinstance(min_score, (int, float)):

@@ -14,6 +14,7 @@ from toolcrib.checks import checked
 from toolcrib.discovery.envelope import Envelope, batch, failure, success
 from toolcrib.discovery.guards import Guard
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFound
+from toolcrib.formats.tool_list import HOW_TO_QUERY, PHRASINGS
 from toolcrib.names import nearest
 from toolcrib.schema import Schema
 from toolcrib.schema.arguments import as_object, merge_arguments, read_call, repair
@@ -63,8 +64,8 @@ class ToolPort(Protocol):
     async def list(self, limit: int) -> ToolPage:
         """Return the first tools; `limit` is 1 or more."""
 
-    async def find(self, query: str, limit: int) -> Sequence[Object]:
-        """Return the tools that match, best first; `limit` is 1 or more."""
+    async def find(self, query: str | Sequence[str], limit: int) -> Sequence[Object]:
+        """Return the tools that match a need, best first, given in one way or several; `limit` is 1 or more."""
 
     async def schema(self, name: str) -> Object:
         """Return a tool's definition: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
@@ -103,10 +104,11 @@ META_TOOLS: Final[tuple[Tool, ...]] = (
     _define(
         MetaTool.SEARCH_TOOLS,
         "Search tools",
-        "Find tools by what you need, in plain words. Answers with names, descriptions and scores, the best first.",
+        f"Find tools by what you need. {HOW_TO_QUERY} Answers with names, descriptions and scores, the best first.",
         _READ_ONLY,
         ("query",),
-        query={"type": "string", "description": "What the tool should do, such as: calculate the average."},
+        query={"type": "string", "description": "Verb, object, service."},
+        phrasings=PHRASINGS,
         limit={"type": "integer", "description": "How many to find.", "default": SEARCH_LIMIT},
     ),
     _define(
@@ -215,9 +217,11 @@ class MetaTools:
             listing = await self._port.list(_limit(asked, LIST_LIMIT, MAX_LISTED))
             return success(list(listing.entries), count=len(listing.entries), total_available=listing.total)
         if name == MetaTool.SEARCH_TOOLS:
-            found = await self._port.find(asked["query"], _limit(asked, SEARCH_LIMIT, MAX_FOUND))
+            phrasings = (asked["query"], *asked.get("phrasings", ()))
+            query = phrasings if len(phrasings) > 1 else asked["query"]
+            found = await self._port.find(query, _limit(asked, SEARCH_LIMIT, MAX_FOUND))
             answer = success(list(found), count=len(found))
-            return {**answer, "note": CUT_NOTE} if read_queries((asked["query"],))[1] else answer
+            return {**answer, "note": CUT_NOTE} if read_queries(phrasings)[1] else answer
         if name == MetaTool.GET_TOOL_SCHEMA:
             return success(await self._port.schema(asked["tool_name"]))
         return await get_schemas(self._port, asked["tool_names"])
@@ -283,6 +287,10 @@ def _checked_arguments(name: str, arguments: Any) -> dict[str, Any]:
     """Return the arguments of a meta-tool, fixed where the meaning is clear. Raises `InvalidRequest`."""
     schema = _DEFINED[name].input_schema
     asked = repair(merge_arguments(arguments, {}, schema, tool=name), schema)
+    if isinstance(several := asked.get("query"), list) and several:
+        asked["query"], asked["phrasings"] = several[0], [*several[1:], *(asked.get("phrasings") or ())]
+    if asked.get("phrasings") is None:
+        asked.pop("phrasings", None)
     if asked.get("limit") is None:
         asked.pop("limit", None)
     else:

@@ -124,7 +124,7 @@ class HostToolPort(Generic[T]):
         entries = [_entry(toolset, result, _LIST_DESCRIPTION) for result in kept[:limit]]
         return ToolPage(entries=entries, total=len(kept))
 
-    async def find(self, query: str, limit: int) -> Sequence[Object]:
+    async def find(self, query: str | Sequence[str], limit: int) -> Sequence[Object]:
         """Return the tools that match and pass the filter, best first."""
         toolset = await self.tools()
         wanted = limit if self._host.filter is None else limit * _FILTER_MARGIN
@@ -341,13 +341,11 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         """
         return [dict(entry) for entry in (await self._toolcrib_port.list(clamp_limit(limit, _MAX_LIMIT))).entries]
 
-    async def search_tools(self, query: str, limit: int = SEARCH_LIMIT) -> list[dict[str, Any]]:
+    async def search_tools(self, query: str | Sequence[str], limit: int = SEARCH_LIMIT) -> list[dict[str, Any]]:
         """Return the tools that match, best first: name, namespace, description, score and match_reasons of each.
 
-        The list is empty if nothing matches. Raises as `list_tools` does.
+        Several queries are one need in other words. The list is empty if nothing matches. Raises as `list_tools` does.
         """
-        if not isinstance(query, str):
-            raise InvalidRequest(f"query must be a string, not {type(query).__name__}.")
         return [dict(entry) for entry in await self._toolcrib_port.find(query, clamp_limit(limit, MAX_FOUND))]
 
     async def get_tool_schema(self, tool_name: str) -> dict[str, Any]:

@@ -6,6 +6,6 @@ results. Nothing here talks to a provider.
 
 from toolcrib.formats.definitions import FORMATS, Format, definitions, restored
 from toolcrib.formats.messages import ToolCall
-from toolcrib.formats.tool_list import Names
+from toolcrib.formats.tool_list import Names, search_request
 
-__all__ = ["FORMATS", "Format", "Names", "ToolCall", "definitions", "restored"]
+__all__ = ["FORMATS", "Format", "Names", "ToolCall", "definitions", "restored", "search_request"]

@@ -6,15 +6,27 @@ from typing import Any, Final
 
 from toolcrib.errors import InvalidRequest, ToolNotFound
 from toolcrib.names import MAX_WIRE, nearest, wire_name
-from toolcrib.types import Key, Tool
+from toolcrib.types import Key, Object, SearchRequest, Tool
 
 _HASH_BYTES: Final = 5
 SEARCH_NAME: Final = "search_tools"
 """Default name of the search tool."""
-SEARCH_DESCRIPTION: Final = (
-    "Find tools by what they do. Not all tools are listed: search before you say that something cannot be done. "
-    "The tools that are found can be called from then on."
+HOW_TO_QUERY: Final = (
+    "Ask in 2 to 6 words: verb, object and, if known, service. "
+    'Good: "create issue github". Bad: "Could you file a bug about the login page for me?"'
 )
+"""The form of a query that finds its tool most often, for descriptions of search tools."""
+PHRASINGS: Final[Object] = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "The same need in other words; the best counts.",
+}
+"""The parameter for further phrasings of a query."""
+SEARCH_DESCRIPTION: Final = (
+    f"Find tools by what they do. {HOW_TO_QUERY} Not all tools are listed: search before you say that something cannot "
+    "be done. The tools that are found can be called from then on."
+)
+_USUAL_LIMIT: Final = 5
 _MAX_LIMIT: Final = 20
 """Maximum number of tools that one search may load."""
 
@@ -92,21 +104,34 @@ def request_name(tool: Tool, name: str | None) -> str:
 
 
 def search_arguments() -> dict[str, Any]:
-    """Input schema of the search tool: a query, and a limit."""
+    """Input schema of the search tool: a query, the same in other words, and a limit; `search_request` reads them."""
     return {
         "type": "object",
         "properties": {
-            "query": {"type": "string", "description": "What you want to do, in a few words, or a tool's name."},
+            "query": {"type": "string", "description": "Verb, object, service; or a tool's name."},
+            "phrasings": dict(PHRASINGS),
             "limit": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": _MAX_LIMIT,
-                "description": "How many tools at most. Default 5.",
+                "description": f"How many tools at most. Default {_USUAL_LIMIT}.",
             },
         },
         "required": ["query"],
         "additionalProperties": False,
     }
+
+
+def search_request(arguments: Object) -> SearchRequest:
+    """The search that a call of the search tool asks for.
+
+    >>> search_request({"query": "send mail", "phrasings": ["write to Ann"], "limit": 3}).queries
+    ('send mail', 'write to Ann')
+    """
+    asked = [arguments.get("query"), *(arguments.get("phrasings") or ())]
+    limit = arguments.get("limit")
+    found = [text for text in asked if isinstance(text, str)]
+    return SearchRequest.of(found or "", limit=limit if isinstance(limit, int) else _USUAL_LIMIT)
 
 
 def partition(tools: Iterable[Tool], always: Collection[str]) -> tuple[list[Tool], list[Tool]]:

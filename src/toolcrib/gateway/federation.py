@@ -197,6 +197,8 @@ def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, 
     A tool in the caller's view takes precedence over another one of the same key. More hits can remove the note that
     nothing matches, but never add it.
     """
+    if request.phrasings:
+        more = [replace(hit, query=0) for hit in sorted(more, key=lambda hit: -hit.score)]
     own = {(hit.query, hit.tool.key) for hit in reply.hits}
     fresh: dict[tuple[int, object], Hit] = {}
     for hit in more:

@@ -287,7 +287,7 @@ class Gateway:
             part = SearchPage.of(request, view.version, self.options.search)
             reply = await part.fill(partial(self._rank, ctx, view, complete=not missing))
             failed = (*failed, *reply.servers)
-            await self.past.searched(ctx, request.queries, [hit for hit in reply.hits if view.get(hit.tool.key)])
+            await self.past.searched(ctx, request.needs, [hit for hit in reply.hits if view.get(hit.tool.key)])
         else:
             reply = await self.admission.queue.run(ctx.caller, partial(self._list, view, request))
         known = {status.name for status in servers}

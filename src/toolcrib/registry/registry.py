@@ -140,9 +140,16 @@ class AppRegistry:
         self.app.remove_provider(provider)
 
     async def search(
-        self, query: str = "", limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
+        self,
+        query: str | Sequence[str] = "",
+        limit: int | None = None,
+        *,
+        cursor: str | None = None,
+        ctx: Context | None = None,
     ) -> SearchReply:
         """Return the tools that match. An empty query lists them all; `cursor` is that of the previous page.
+
+        Several queries are one need in other words, as in `App.search`.
 
         Raises `StaleCursor` if the tools have changed, and for the cursor of another query.
         """
@@ -467,7 +474,12 @@ class ToolRegistry(AppRegistry, Provider):
     # -- use -------------------------------------------------------------------------------------------------------
 
     async def search(
-        self, query: str = "", limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
+        self,
+        query: str | Sequence[str] = "",
+        limit: int | None = None,
+        *,
+        cursor: str | None = None,
+        ctx: Context | None = None,
     ) -> SearchReply:
         """Return the tools that match, best first. An empty query lists them all, by id, in one reply.
 
@@ -484,10 +496,11 @@ class ToolRegistry(AppRegistry, Provider):
         hits = tuple(Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool)) for tool in tools)
         return SearchReply(hits=hits if limit is None else hits[: max(1, limit)], total=len(hits))
 
-    async def _whole(self, query: str, limit: int | None, ctx: Context | None) -> SearchReply:
+    async def _whole(self, query: str | Sequence[str], limit: int | None, ctx: Context | None) -> SearchReply:
         """Read all pages of a list up to the limit, or the single page of a search."""
         reply = await super().search(query, limit, ctx=ctx)
-        hits, first, is_list = list(reply.hits), reply, not parse_query(query).words
+        asked = query if isinstance(query, str) else " ".join(query)
+        hits, first, is_list = list(reply.hits), reply, not parse_query(asked).words
         while reply.cursor and is_list and (limit is None or len(hits) < limit):
             reply = await super().search(query, limit, cursor=reply.cursor, ctx=ctx)
             hits.extend(reply.hits)

@@ -100,7 +100,7 @@ def search_candidates(
     search = _RequestSearch(engine, request, options, lexicon, boosts or {})
     queries, is_cut = read_queries(request.queries[: options.max_queries])
     answers = [search.answer(text, place) for place, text in enumerate(queries)]
-    return join_answers(answers, request.queries, is_cut=is_cut)
+    return join_answers(answers, request, hit_limit(request, options), is_cut=is_cut)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,24 +70,55 @@ def search(
     task = SearchTask(view, allowed, limit, request, options, lexicon, boosts or {}, embedded, past)
     queries, is_cut = read_queries(request.queries[: options.max_queries])
     answers = [_answer(task, text, place) for place, text in enumerate(queries)]
-    return join_answers(answers, request.queries, is_cut=is_cut, complete=complete)
+    return join_answers(answers, request, limit, is_cut=is_cut, complete=complete)
 
 
 def join_answers(
-    answers: Sequence["QueryAnswer"], asked: Sequence[str], *, is_cut: bool = False, complete: bool = True
+    answers: Sequence["QueryAnswer"],
+    request: SearchRequest,
+    limit: int,
+    *,
+    is_cut: bool = False,
+    complete: bool = True,
 ) -> SearchReply:
-    """Join the answers to the first of the queries asked; the note mentions the others.
+    """Join the answers to the first queries of a request; the note mentions the others.
 
-    It also says so if the last of these was not read to its end (`is_cut`).
+    Those to several phrasings of one need are merged, up to the limit. The note also says so if the last query was not
+    read to its end (`is_cut`).
     """
-    queries = asked[: len(answers)]
+    queries, skipped = request.queries[: len(answers)], len(request.queries) - len(answers)
+    if request.phrasings and len(answers) > 1:
+        queries, answers = queries[:1], [_merge_phrasings(answers, limit)]
     return _new_reply(
         hits=tuple(chain.from_iterable([answer.hits for answer in answers])),
         total=sum([answer.total for answer in answers]),
         unmatched=tuple(dict.fromkeys(chain.from_iterable([answer.unmatched for answer in answers]))),
         nearest=tuple(dict.fromkeys(chain.from_iterable([answer.nearest for answer in answers]))),
-        note=_search_note(answers if complete else (), queries, len(asked) - len(queries), is_cut=is_cut),
+        note=_search_note(answers if complete else (), queries, skipped, is_cut=is_cut),
     )
+
+
+def _merge_phrasings(answers: Sequence["QueryAnswer"], limit: int) -> "QueryAnswer":
+    """The answer to one need, given those to its phrasings: each tool as the phrasing finds it that fits it best."""
+    best: dict[Key, Hit] = {}
+    for hit in chain.from_iterable([answer.hits for answer in answers]):
+        known = best.get(hit.tool.key)
+        if known is None or _merge_order(hit) < _merge_order(known):
+            best[hit.tool.key] = hit if not hit.query else replace(hit, query=0)
+    ordered = sorted(best.values(), key=_merge_order)
+    matching = [hit for hit in ordered if not hit.fallback] or ordered
+    named = sum(hit.named for hit in matching)
+    first = min(answers, key=lambda answer: _merge_order(answer.hits[0]) if answer.hits else _LAST)
+    nearest = () if ordered else tuple(dict.fromkeys(chain.from_iterable([answer.nearest for answer in answers])))
+    total = max([len(matching), *[answer.total for answer in answers]])
+    return QueryAnswer(matching[: max(limit, named)], total, first.unmatched, nearest)
+
+
+def _merge_order(hit: Hit) -> tuple[bool, bool, float, float, str]:
+    return hit.fallback, not hit.named, -hit.score, -hit.raw, hit.tool.id
+
+
+_LAST = (True, True, 1.0, 1.0, "")
 
 
 _new_reply = unchecked(SearchReply)
@@ -212,7 +243,7 @@ def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: 
     """Say what to try next, and for which of several queries."""
     many = len(answers) > 1
     notes = []
-    given = [*map(_advice, answers)]
+    given = [*map(_advice, answers, texts)]
     for advice in dict.fromkeys(filter(None, given)):
         about = [f'"{text[:_MAX_QUOTED]}"' for text, own in zip(texts, given, strict=True) if own == advice]
         notes.append(f"{', '.join(about)}: {advice[0].lower()}{advice[1:]}" if many else advice)
@@ -223,14 +254,24 @@ def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: 
     return " ".join(notes)
 
 
-def _advice(answer: QueryAnswer) -> str:
+def _advice(answer: QueryAnswer, text: str) -> str:
+    """What to say of an answer: that nothing fits, or how to ask better."""
     if not answer.hits:
         if answer.nearest:
             return "Nothing fits; the nearest names are listed."
         return "Nothing fits. Try other words: what the tool does, or what it works on."
     if answer.hits[0].fallback:
         return "Nothing fits; popular tools are shown instead."
-    return "Nothing fits well: these are the nearest." if answer.hits[0].weak else ""
+    if answer.hits[0].weak:
+        return f"Nothing fits well: these are the nearest. {HOW_TO_ASK}"
+    return HOW_TO_ASK if len(text.split()) > _MAX_PLAIN_WORDS and not answer.hits[0].named else ""
+
+
+HOW_TO_ASK = "Ask in 2 to 6 words: verb, object, service."
+"""What a reply to a sentence teaches."""
+
+_MAX_PLAIN_WORDS = 15
+"""A query with more words is a sentence, which finds its tool less often than a few words do."""
 
 
 _NO_FILTERS = Filters()
@@ -284,11 +325,13 @@ def _with_named(
     Of those that share a name, the ones that fit the query best come first. `own` has their hits by key.
     """
     own = {**own, **{hit.tool.key: hit for hit in answer.hits}}
+    grouped = frozenset(chain.from_iterable([hit.similar for hit in answer.hits]))
     first: list[Hit] = []
     most = min(MAX_NAMESAKES, max(1, task.limit // len({one.name for one in named})))
     for _, group in groupby(named, key=attrgetter("name")):
         keys = [task.view.parts[one.part].segment.tools[one.position].key for one in group]
-        first += sorted((own[key] for key in keys if key in own), key=_by_rank)[:most]
+        namesakes = sorted((own[key] for key in keys if key in own), key=_by_rank)
+        first += [hit for hit in namesakes if hit.tool.id not in grouped][:most] or namesakes[:1]
     taken = {hit.tool.key for hit in first}
     rest = [hit for hit in answer.hits if hit.tool.key not in taken]
     best = max((hit.raw for hit in rest), default=0.0), max((hit.score for hit in rest), default=0.0)

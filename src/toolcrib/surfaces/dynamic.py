@@ -109,9 +109,9 @@ class GatewayPort:
         self.note = missing_note(await self._gateway.servers(self._ctx))
         return ToolPage(entries=[_short_entry(tool, _LIST_CHARS) for tool in tools[:limit]], total=len(tools))
 
-    async def find(self, query: str, limit: int) -> Sequence[Object]:
+    async def find(self, query: str | Sequence[str], limit: int) -> Sequence[Object]:
         """The best matches first, likely ones with their parameters."""
-        request = SearchRequest(queries=(query,), limit=limit, budget=self._budget)
+        request = SearchRequest.of(query, limit=limit, budget=self._budget)
         reply = replace(await self._gateway.search(self._ctx, request), cursor=None)
         self.note = missing_note(reply.servers)
         render, queue = partial(self._entries, reply, request), self._gateway.admission.queue

@@ -125,7 +125,7 @@ class ReplyRenderer:
         levels = self.levels(reply, request, economical=economical)
         self.report(reply, request, levels)
         entries = [
-            self.hits.render(hit, level, request.queries)
+            self.hits.render(hit, level, request.needs)
             for hit, level in zip(reply.hits, levels, strict=True)
             if level is not None
         ]
@@ -157,7 +157,7 @@ class ReplyRenderer:
         tokens: Counter[str] = Counter()
         for hit, level in zip(reply.hits, levels, strict=True):
             if level is not None:
-                tokens[hit.tool.namespace] += self.hits.costs(hit, (level,), request.queries)[level]
+                tokens[hit.tool.namespace] += self.hits.costs(hit, (level,), request.needs)[level]
         self._definitions.tools_shown(tokens)
 
     def _candidates(self, hits: Sequence[Hit], request: SearchRequest, *, economical: bool) -> list[Candidate]:
@@ -167,7 +167,7 @@ class ReplyRenderer:
             best = hit.named or (hit.query not in seen and hit.score > 0)
             likely = 1.0 if best or not economical else share
             levels = useful_levels(_TOP_LEVELS[hit.detail], likely, economical=economical)
-            costs = self.hits.costs(hit, levels, request.queries)
+            costs = self.hits.costs(hit, levels, request.needs)
             candidates.append(Candidate(share=share, costs=costs, best=best))
             seen.add(hit.query)
         return candidates

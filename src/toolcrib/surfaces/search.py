@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 import anyio
 
 from toolcrib.errors import InvalidRequest, ToolcribError
+from toolcrib.formats.tool_list import HOW_TO_QUERY, PHRASINGS
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import nested_context, report_call_ended
 from toolcrib.gateway.view import ResolvedTool, View
@@ -53,7 +54,7 @@ _LIMIT_NAMES: Final = frozenset({"limit", "top_k", "k"})
 _FLAGS: Final = {"true": True, "false": False}
 
 _SEARCH_TEXT: Final = (
-    f"Find tools by what you need, in plain words. Likely ones come with their input schema: call them with {EXECUTE}. "
+    f"Find tools by what you need. {HOW_TO_QUERY} Likely ones come with their input schema: call them with {EXECUTE}. "
     "Search for the name of another to see its schema. Leave the query out to list every tool."
 )
 _EXECUTE_TEXT: Final = f"Call a tool that {SEARCH} found, by its name, with its arguments."
@@ -69,7 +70,13 @@ CALL_MANY_TEXT: Final = (
 SEARCH_SCHEMA: Final[Object] = {
     "type": "object",
     "properties": {
-        "query": {"type": "string", "description": "What the tool should do. Empty: list all tools."},
+        "query": {"type": "string", "description": "Verb, object, service. Empty: list all tools."},
+        "phrasings": PHRASINGS,
+        "needs": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Several needs in place of the query, each answered by itself.",
+        },
         "max_results": {"type": "integer", "description": "1 to 100 (default 10; of a list, 100)."},
         "namespace": {"type": "string", "description": "Only this server."},
         "tags": {"type": "array", "items": {"type": "string"}, "description": "Only tools with all of these."},
@@ -257,7 +264,7 @@ def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchReques
     cursor = arguments.get("cursor")
     grouped = _parse_flag(arguments, "group")
     return SearchRequest(
-        queries=_parse_queries(arguments.get("query")),
+        **_parse_queries(arguments),
         limit=_integer(arguments.get("max_results")),
         filters=Filters(
             namespaces=_string_set(arguments.get("namespace"), "namespace must be the name of a server"),
@@ -316,7 +323,7 @@ def _known_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     for alias in _LIMIT_NAMES.intersection(given):
         given.setdefault("max_results", given[alias])
     unknown = [key for key in arguments if key not in known]
-    if unknown and not arguments.get("query"):
+    if unknown and not any(map(arguments.get, _ASKING)):
         named = unknown[0]
         raise InvalidRequest(
             f"{SEARCH} has no parameter {named[:_MAX_ECHO]!r}.",
@@ -326,10 +333,33 @@ def _known_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in given.items() if key in known}
 
 
-def _parse_queries(query: Any) -> tuple[str, ...]:
-    if isinstance(query, list):
-        return tuple(str(part) for part in query) or ("",)
-    return (query,) if isinstance(query, str) else ("" if query is None else str(query),)
+_ASKING: Final = ("query", "phrasings", "needs")
+"""The parameters that say what is needed."""
+
+
+def _parse_queries(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The queries of a request, and whether they are phrasings of one need.
+
+    A list of queries is read as phrasings. Raises `InvalidRequest` for phrasings of several needs.
+
+    >>> _parse_queries({"query": "send mail", "phrasings": ["write to Ann"]})
+    {'queries': ('send mail', 'write to Ann'), 'phrasings': True}
+    >>> _parse_queries({"needs": ["send mail", "list issues"]})
+    {'queries': ('send mail', 'list issues'), 'phrasings': False}
+    """
+    query, phrasings, needs = (_texts(arguments.get(name)) for name in _ASKING)
+    if needs and (phrasings or len(query) > 1):
+        raise InvalidRequest(
+            "phrasings and needs exclude each other.", hint="Give one need in several words, or several needs."
+        )
+    queries = (*query, *phrasings, *needs) or ("",)
+    return {"queries": queries, "phrasings": not needs and len(queries) > 1}
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """The texts that say something, of one or of a list."""
+    texts = given if isinstance(given, list) else [given]
+    return tuple(text for text in ("" if one is None else str(one) for one in texts) if text.strip())
 
 
 def _parse_detail(detail: Any) -> Detail:

@@ -192,7 +192,7 @@ class ZeroHitRecorder:
 
     def _poor_queries(self, search: EndedSearch) -> Iterable[_FruitlessQuery]:
         tenant, now = tenant_key(search.ctx.caller.tenant), self._clock()
-        for place, text in enumerate(search.request.queries):
+        for place, text in enumerate(search.request.needs):
             hits = [hit for hit in search.reply.hits if hit.query == place and not hit.fallback]
             if text.strip() and all(hit.weak for hit in hits):
                 best = tuple(hit.tool.id for hit in hits[:_MAX_TOOLS])
