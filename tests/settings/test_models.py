@@ -60,6 +60,7 @@ synonyms = { sprint = ["iteration", "cycle"], ticket = "issue" }
 start = 1
 list = 2
 call = 3
+call_max = 30
 find = 7
 search_wait = 4
 list_wait = 6
@@ -131,7 +132,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
     settings = loading(EVERYTHING, "toolcrib.toml", CI_TOKEN=SECRET)
     server = settings.servers[0]
     assert (server.start_timeout_s, server.list_timeout_s, server.call_timeout_s) == (1, 2, 3)
-    assert (server.find_timeout_s, server.max_message_bytes) == (7, 1048576)
+    assert (server.call_max_timeout_s, server.find_timeout_s, server.max_message_bytes) == (30, 7, 1048576)
     assert (server.max_result_bytes, server.max_result_nodes, server.max_result_blocks) == (2048, 3000, 40)
     assert settings == Settings(
         servers=settings.servers,
@@ -267,11 +268,11 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
     text = json.dumps(
         {
             "toolcrib": {"timeouts": {"start": 1, "call": 2}},
-            "mcpServers": {"a": {"command": "run", "timeouts": {"start": 90}}},
+            "mcpServers": {"a": {"command": "run", "timeouts": {"start": 90, "call_max": 900}}},
         }
     )
     server = loading(text).servers[0]
-    assert (server.start_timeout_s, server.call_timeout_s) == (90, 2)
+    assert (server.start_timeout_s, server.call_timeout_s, server.call_max_timeout_s) == (90, 2, 900)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Peer:
         task = asyncio.current_task()
         assert task is not None
         self.connections[task] = writer
-        with suppress(OSError, EOFError):
+        with suppress(OSError, EOFError, asyncio.CancelledError):
             while (request := await _read(reader)) is not None and await self._answer(request, reader, writer):
                 pass
         writer.close()
@@ -203,8 +203,12 @@ class EventPeer:
             return self._events()
         body = self._answer(request).partition(b"\r\n\r\n")[2]
         if "id" in request.message:
-            self._waiting.put_nowait(body)
+            self.say(body)
         return response("Accepted", "text/plain", "202 Accepted")
+
+    def say(self, message: bytes) -> None:
+        """Write a message to the stream."""
+        self._waiting.put_nowait(message)
 
     async def _events(self) -> AsyncIterator[bytes]:
         yield b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nevent: endpoint\ndata: /messages\n\n"

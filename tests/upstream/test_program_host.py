@@ -40,7 +40,7 @@ class Listener(Peer):
 
 @asynccontextmanager
 async def workers(
-    path: Path, server: ServerOptions, count: int = 2, credential: str = "secret"
+    path: Path, server: ServerOptions, count: int = 2, credential: str = "secret", *, limit_s: float = 30
 ) -> AsyncIterator[list[RemoteServer]]:
     """The same server as several workers have it, which share its program."""
 
@@ -48,7 +48,7 @@ async def workers(
         return str(path / "host"), credential
 
     fleets = [Fleet(replace(FAST, find_programs=find)) for _ in range(count)]
-    with anyio.fail_after(30):
+    with anyio.fail_after(limit_s):
         async with anyio.create_task_group() as group:
             await group.start(ProgramHost("secret").serve, path / "host")
             async with anyio.create_task_group() as running:

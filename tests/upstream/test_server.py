@@ -135,7 +135,7 @@ async def test_a_call_that_hangs_times_out_and_is_cancelled_on_the_server() -> N
     async with server_of(raw(options={"call_timeout_s": 0.5})) as server:
         with pytest.raises(CallTimeout, match=r'"raw" did not answer hang within 0\.5 s') as caught:
             await call(server, "hang")
-        assert caught.value.data == {"server": "raw", "timeout_s": 0.5}
+        assert caught.value.data == {"server": "raw", "timeout_s": 0.5, "limit": "timeouts.call"}
         assert "unknown" in caught.value.hint
         assert (await call_json(server, "seen"))[-3:] == ["tools/call", "notifications/cancelled", "tools/call"]
         assert server.status.state is READY

@@ -28,7 +28,7 @@ from toolcrib.types import SESSION_META, Caller, Context, Object, ServerState, S
 from toolcrib.upstream import open_calls
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.fleet import Fleet, RemoteServer
-from toolcrib.upstream.forwarding import LogForwarder, UpstreamExchange, paused
+from toolcrib.upstream.forwarding import CallDeadline, LogForwarder, UpstreamExchange, paused
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session_connections import SessionConnections, SessionUnavailable
@@ -529,10 +529,10 @@ async def test_a_newer_client_is_not_asked_for_what_it_did_not_declare() -> None
 
 
 async def test_a_deadline_does_not_run_while_a_person_answers() -> None:
-    limit = anyio.CancelScope(deadline=anyio.current_time() + 10)
-    with paused(limit):
-        assert limit.deadline == math.inf
-    assert 9 < limit.deadline - anyio.current_time() <= 10
+    scope = anyio.CancelScope(deadline=anyio.current_time() + 10)
+    with paused(CallDeadline(scope, 10, 20)):
+        assert scope.deadline == math.inf
+    assert 9 < scope.deadline - anyio.current_time() <= 10
 
 
 async def test_a_question_about_a_task_names_the_task_as_the_client_knows_it() -> None:

@@ -128,6 +128,7 @@ class ServerTimeouts(Table):
     start_s: Seconds | None = None
     list_s: Seconds | None = None
     call_s: Seconds | None = None
+    call_max_s: Seconds | None = None
     find_s: Seconds | None = None
 
 

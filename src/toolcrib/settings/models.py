@@ -136,6 +136,7 @@ class TimeoutsTable(Table):
     start_s: Seconds | None = None
     list_s: Seconds | None = None
     call_s: Seconds | None = None
+    call_max_s: Seconds | None = None
     find_s: Seconds | None = None
     search_wait_s: Seconds | None = None
     list_wait_s: Seconds | None = None
@@ -501,7 +502,7 @@ class ToolcribTable(Table):
 
     def server_defaults(self) -> ServerOptions:
         """Deadlines and sizes of servers that set none."""
-        timeouts = self.timeouts.given("start_s", "list_s", "call_s", "find_s")
+        timeouts = self.timeouts.given("start_s", "list_s", "call_s", "call_max_s", "find_s")
         options = {f"{name.removesuffix('_s')}_timeout_s": value for name, value in timeouts.items()}
         bounds = self.results.given("max_bytes", "max_nodes", "max_blocks")
         options |= {name.replace("max_", "max_result_"): value for name, value in bounds.items()}

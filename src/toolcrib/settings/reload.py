@@ -41,7 +41,7 @@ _APPLIED: Final = frozenset(
             )
         ),
         ("search", "keywords"),
-        *(("timeouts", key) for key in ("start", "list", "call")),
+        *(("timeouts", key) for key in ("start", "list", "call", "call_max")),
     }
 )
 """What of the section `toolcrib` applies without a restart: rights, tokens, and what servers take as their defaults."""

@@ -43,7 +43,7 @@ from toolcrib.upstream.channel import (
     embedded_failure,
     encode_message,
 )
-from toolcrib.upstream.forwarding import ServerMessages, UpstreamExchange
+from toolcrib.upstream.forwarding import CallDeadline, ServerMessages, UpstreamExchange
 from toolcrib.upstream.negotiation import (
     CLIENT_INFO,
     NORMALIZE,
@@ -179,7 +179,7 @@ class CallerRequest(NamedTuple):
     params: Object
     header_map: HeaderMap | None = None
     """That of the called tool."""
-    limit: anyio.CancelScope | None = None
+    limit: CallDeadline | None = None
     """A limit that does not run while the client answers a question."""
     open_call: OpenCall | None = None
     """What answers the server's questions in place of the client."""
@@ -326,7 +326,8 @@ class Connection:
             found = await fast_path.call_plain(self.protocol.params(ctx, params), self.protocol, timeout_s)
             if found is None or isinstance(found, dict):
                 return found
-            with anyio.move_on_at(begun_at + timeout_s) as limit:
+            with anyio.move_on_at(begun_at + timeout_s) as scope:
+                limit = CallDeadline(scope, timeout_s, timeout_s)
                 return await (self._read_rest(ctx, found, limit) if running is None else found(running))
             raise TimeoutError
         except FastPathUnavailable:
@@ -336,7 +337,7 @@ class Connection:
         finally:
             self._ended()
 
-    async def _read_rest(self, ctx: Context, read: ReadRest, limit: anyio.CancelScope) -> dict[str, Any]:
+    async def _read_rest(self, ctx: Context, read: ReadRest, limit: CallDeadline) -> dict[str, Any]:
         """Read a response that is a stream, or a long one: the client may be asked something before its end."""
         if ctx.client is None:
             return await read(None)

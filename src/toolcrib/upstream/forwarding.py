@@ -11,7 +11,7 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Literal
 
 import anyio
@@ -63,6 +63,47 @@ Users = Literal["session", "caller", "all"]
 """Who uses a connection: a single session, or a single request at a time; clients of one caller; or everybody."""
 AskFn = Callable[[str, Object], Awaitable[Object]]
 """Puts a server's request, by method and params, to a client, and returns the client's result."""
+
+
+class CallDeadline:
+    """When a request ends that is not answered: some time after it last reported progress, and later for good.
+
+    The time in which a person answers a question counts for neither.
+    """
+
+    def __init__(self, scope: anyio.CancelScope, idle_s: float, most_s: float) -> None:
+        """Manages the scope, whose deadline is `idle_s` after the beginning of the request."""
+        self._scope = scope
+        self._idle_s = idle_s
+        self._last = scope.deadline - idle_s + max(idle_s, most_s)
+        self.is_extended = False
+        """Whether the request has reported progress."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no progress gives the request more time."""
+        return self._scope.deadline >= self._last
+
+    def extend(self) -> None:
+        """Begin the time without progress again."""
+        if self._scope.deadline != math.inf:
+            self.is_extended = True
+            self._scope.deadline = min(anyio.current_time() + self._idle_s, self._last)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop inside the block, and continue with the time that was left."""
+        if self._scope.deadline == math.inf:
+            yield
+            return
+        begun, deadline = anyio.current_time(), self._scope.deadline
+        self._scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            passed = anyio.current_time() - begun
+            self._last += passed
+            self._scope.deadline = deadline + passed
 
 
 class LogForwarder:
@@ -139,7 +180,7 @@ class UpstreamExchange:
         *,
         may_ask: bool,
         wants_logs: bool = False,
-        limit: anyio.CancelScope | None = None,
+        limit: CallDeadline | None = None,
         task: str = "",
     ) -> None:
         """`may_ask` is whether the server may ask the client, `wants_logs` whether the request itself asks for log
@@ -166,7 +207,9 @@ class UpstreamExchange:
         self._client, self._open = client, True
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Forward a progress notification, after what came before it."""
+        """Forward a progress notification, after what came before it. It also gives the request more time."""
+        if self._limit is not None:
+            self._limit.extend()
         await self._send(lambda: self._client.progress(progress, total, message))
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
@@ -234,17 +277,9 @@ class UpstreamExchange:
         self._open = False
 
 
-@contextmanager
-def paused(limit: anyio.CancelScope | None) -> Iterator[None]:
-    """Stop a deadline inside the block, and continue with the time that was left."""
-    if limit is None or limit.deadline == math.inf:
-        yield
-        return
-    left, limit.deadline = limit.deadline - anyio.current_time(), math.inf
-    try:
-        yield
-    finally:
-        limit.deadline = anyio.current_time() + left
+def paused(limit: CallDeadline | None) -> AbstractContextManager[None]:
+    """Stop a deadline inside the block, if there is one."""
+    return nullcontext() if limit is None else limit.paused()
 
 
 def refuse(method: str) -> dict[str, Any]:

@@ -374,6 +374,9 @@ class ServerOptions:
     list_timeout_s: Delay = 30.0
     """For the whole tool list, all pages."""
     call_timeout_s: Delay = 60.0
+    """For a call to be answered, or to report progress."""
+    call_max_timeout_s: Delay = 600.0
+    """For a call that reports progress; a shorter time than `call_timeout_s` counts as that."""
     find_timeout_s: Delay = 3.0
     """For its own search, if `delegate_search` is set."""
     retries: Natural | None = None

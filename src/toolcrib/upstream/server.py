@@ -41,7 +41,7 @@ from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import CallerRequest, Connection
 from toolcrib.upstream.fleet import Listeners, Logins, RemoteServer
-from toolcrib.upstream.forwarding import paused
+from toolcrib.upstream.forwarding import CallDeadline, paused
 from toolcrib.upstream.listing import RemoteTool
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -248,12 +248,16 @@ class UpstreamServer(RemoteServer):
 
     async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
         """Call the tool within the call timeout; `name` is the tool that a timeout error names."""
-        with anyio.move_on_after(self.options.call_timeout_s) as limit:
-            return await self._call(ctx, tool, arguments, limit)
-        raise self._timeout(name)
+        with anyio.move_on_after(self.options.call_timeout_s) as scope:
+            deadline = self._deadline(scope)
+            return await self._call(ctx, tool, arguments, deadline)
+        raise self._timeout(name, deadline)
+
+    def _deadline(self, scope: anyio.CancelScope) -> CallDeadline:
+        return CallDeadline(scope, self.options.call_timeout_s, self.options.call_max_timeout_s)
 
     async def _call(
-        self, ctx: Context, tool: RemoteTool, arguments: Object, limit: anyio.CancelScope | None = None
+        self, ctx: Context, tool: RemoteTool, arguments: Object, limit: CallDeadline | None = None
     ) -> ToolResult:
         sent = dict(arguments) if tool.override is None else tool.override.arguments_for(arguments)
         params: dict[str, Any] = {"name": tool.own_name, "arguments": sent}
@@ -304,7 +308,7 @@ class UpstreamServer(RemoteServer):
             await self._wait_login(logins, ctx, request.limit)
             return await self._route(request)
 
-    async def _wait_login(self, logins: Logins, ctx: Context, limit: anyio.CancelScope | None) -> None:
+    async def _wait_login(self, logins: Logins, ctx: Context, limit: CallDeadline | None) -> None:
         with paused(limit):
             await logins.wait_ended(ctx, self.options, LOGIN_WAIT_S)
         self._supervisor.expect_login()
@@ -426,10 +430,11 @@ class UpstreamServer(RemoteServer):
 
         Raises as `call_tool` does.
         """
-        with anyio.move_on_after(self.options.call_timeout_s):
-            raw = await self._request(CallerRequest(ctx, method, params))
+        with anyio.move_on_after(self.options.call_timeout_s) as scope:
+            deadline = self._deadline(scope)
+            raw = await self._request(CallerRequest(ctx, method, params, limit=deadline))
             return self._read(partial(read_document, method), raw)
-        raise self._timeout(method)
+        raise self._timeout(method, deadline)
 
     async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call back with the URI whenever the resource, or one below it, changed.
@@ -493,11 +498,17 @@ class UpstreamServer(RemoteServer):
             return self._unavailable(reason)
         return await self._logins.require(ctx, self.options, reason, shared=shared)
 
-    def _timeout(self, name: str) -> CallTimeout:
+    def _timeout(self, name: str, deadline: CallDeadline | None = None) -> CallTimeout:
+        """The error for a request that has met its deadline; it says which limit that was."""
+        limit, seconds, what = "timeouts.call", self.options.call_timeout_s, f"did not answer {name} within"
+        if deadline is not None and deadline.is_extended and deadline.is_last:
+            limit, seconds, what = "timeouts.call_max", self.options.call_max_timeout_s, f"still worked on {name} after"
+        elif deadline is not None and deadline.is_extended:
+            what = f"reported no progress of {name} for"
         return CallTimeout(
-            f'"{self.name}" did not answer {name} within {self.options.call_timeout_s:g} s and was cancelled.',
+            f'"{self.name}" {what} {seconds:g} s ({limit}) and was cancelled.',
             hint=_UNKNOWN_EFFECT,
-            data={"server": self.name, "timeout_s": self.options.call_timeout_s},
+            data={"server": self.name, "timeout_s": seconds, "limit": limit},
         )
 
     def _caller_error(self, error: ExchangeError) -> ExecutionFailed:
