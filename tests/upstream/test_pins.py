@@ -1,6 +1,7 @@
 """Pins: what a server lists first is trusted, and what differs from it later is recorded, shown, and held if wanted."""
 
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from toolcrib.options import ServerOptions
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.trust.pins import describe_change
+from toolcrib.trust.pins import describe_change, find_renamed
 from toolcrib.types import Key
 from toolcrib.upstream.pins import PinStore
 
@@ -219,6 +220,27 @@ async def test_changed_instructions_are_a_change() -> None:
     await pins.review("wiki", [], "Be nice.")
     review = await pins.review("wiki", [], "Be rude.")
     assert {name: change.summary() for name, change in review.changes.items()} == {"instructions": "its text changed"}
+
+
+def test_a_thousand_renamed_tools_take_time_that_grows_with_their_number() -> None:
+    def cost(count: int) -> float:
+        gone = {f"old{n}": {"name": f"old{n}", "description": "a" * 5_000 + str(n)} for n in range(count)}
+        added = {f"new{n}": {"name": f"new{n}", "description": "a" * 4_999 + str(n)} for n in range(count)}
+        begun = time.process_time()
+        find_renamed(gone, added)
+        return time.process_time() - begun
+
+    assert min(cost(2_000) for _ in range(3)) <= 3 * min(cost(1_000) for _ in range(3)) + 0.01
+
+
+def test_of_several_renamed_tools_each_is_found() -> None:
+    gone = {name: {"name": name, "description": f"Finds the {name} of a page in the wiki."} for name in ("a", "b")}
+    added = {
+        "y": {"name": "y", "description": "Finds the b of a page in the wiki!"},
+        "x": {"name": "x", "description": "Finds the a of a page in the wiki."},
+        "z": {"name": "z", "description": "Deletes everything."},
+    }
+    assert find_renamed(gone, added) == {"x": "a", "y": "b"}
 
 
 def test_a_renamed_parameter_is_recognized_although_its_title_is_made_of_its_name() -> None:

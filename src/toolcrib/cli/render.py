@@ -20,11 +20,12 @@ from toolcrib.cli.output import (
     print_columns,
     print_wrapped,
 )
-from toolcrib.errors import BackendNotFound
+from toolcrib.errors import BackendNotFound, InvalidTool
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest_names, wire_name
 from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact
+from toolcrib.schema.repair import read_schema
 from toolcrib.surfaces.selection import is_worth_naming, likely_places, shares
 from toolcrib.types import Hit, Object, Rejected, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.options import override_note
@@ -221,13 +222,14 @@ def _description_cell(hit: Hit) -> str:
 def print_description(tool: Tool, example: Object, *, as_json: bool) -> None:
     """Print how to call a tool."""
     if as_json:
-        echo_json({**tool_json(tool), "example": {"name": tool.id, "arguments": example}})
+        note = {"unchecked": unchecked} if (unchecked := _unchecked(tool)) else {}
+        echo_json({**tool_json(tool), "example": {"name": tool.id, "arguments": example}, **note})
         return
     echo(tool.id if not tool.title or tool.title == tool.name else f"{tool.id}  ({tool.title})")
     if hints := describe_annotations(tool.annotations):
         echo(hints)
-    if note := override_note(tool):
-        echo(note)
+    for said in filter(None, (override_note(tool), unchecked_note(tool))):
+        echo(said)
     if tool.description.strip():
         echo(f"\n{tool.description.strip()}")
     echo(f"\n{signature(tool)}")
@@ -239,6 +241,19 @@ def print_description(tool: Tool, example: Object, *, as_json: bool) -> None:
         echo()
         print_columns(rows)
     echo(f"\nExample:\n  {call_command(tool.id, example, tool.input_schema)}")
+
+
+def unchecked_note(tool: Tool) -> str:
+    """Say that a call may send arguments that nobody has checked; empty if all are checked."""
+    unchecked = _unchecked(tool)
+    return f"Not all arguments are checked before a call: {unchecked}." if unchecked else ""
+
+
+def _unchecked(tool: Tool) -> str:
+    try:
+        return read_schema(tool.input_schema, tool.id).check.unchecked
+    except InvalidTool:  # of a file of tools
+        return ""
 
 
 def describe_annotations(annotations: Object) -> str:

@@ -34,11 +34,13 @@ def lint(source: ServerSource, *, tools: Path | None, hard: bool, as_json: bool,
     """
     from toolcrib.trust.lint import lint_tools
 
-    found = [one for one in lint_tools(_read(source, tools)) if not hard or one.severity == "hard"]
+    read = _read(source, tools)
+    found = [one for one in lint_tools(read) if not hard or one.severity == "hard"]
     if as_json:
         echo_json([one.payload() for one in found])
     else:
         _show(found)
+        _show_unchecked(read)
     if any(one.severity == "hard" for one in found):
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
@@ -63,6 +65,14 @@ def _show(found: Sequence[Any]) -> None:
             echo(f"        {one.advice}")
     severe = sum(one.severity == "hard" for one in found)
     echo(f"{pluralize(len(found), 'finding')}, {severe} of them hard." if found else "Nothing was found.")
+
+
+def _show_unchecked(tools: Sequence[Any]) -> None:
+    from toolcrib.cli.render import unchecked_note
+
+    for tool in tools:
+        if note := unchecked_note(tool):
+            echo(f"{tool.id}: {note}")
 
 
 # -- pins --------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
 from toolcrib.providers.accounts import is_group_tool, with_accounts
 from toolcrib.providers.base import Backend
 from toolcrib.schema import Schema, signature
+from toolcrib.schema.repair import read_schema
 from toolcrib.search.engine import listing, request_texts, search
 from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index
@@ -184,7 +185,7 @@ class View:
         narrowed = self._narrowed.get(position) if snapshot is self.snapshot else None
         if narrowed is None:
             return found
-        schema = self.memoized(("schema", position), lambda _: Schema(narrowed.input_schema, narrowed.id))
+        schema = self.memoized(("schema", position), lambda _: read_schema(narrowed.input_schema, narrowed.id).check)
         return replace(found, tool=narrowed, schema=schema)
 
     def wire_name(self, tool: Tool) -> str:

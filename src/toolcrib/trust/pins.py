@@ -6,8 +6,10 @@ decided here.
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from difflib import SequenceMatcher, unified_diff
+from difflib import unified_diff
 from importlib import import_module
 from typing import Any, Final
 
@@ -24,6 +26,9 @@ _PARTS: Final = ("name", "title", "description", "inputSchema", "outputSchema", 
 _ALIKE: Final = 0.9
 """Similarity from which on a new definition is an old one under another name."""
 _MAX_COMPARED: Final = 4_000
+_MAX_PAIRS: Final = 2_500
+"""Definitions that are compared with each other."""
+_WORD: Final = re.compile(r"\w+|[^\w\s]")
 _MAX_LINES: Final = 200
 
 
@@ -156,26 +161,41 @@ def _lines(part: JSON) -> list[str]:
 def find_renamed(gone: Mapping[str, JSON], added: Mapping[str, JSON]) -> dict[str, str]:
     """Each added tool that is nearly the same as one that is gone, with the name of that one.
 
+    Of very many tools, only those that are exactly the same are found.
+
     >>> find_renamed({"a": {"name": "a", "description": "Adds."}}, {"b": {"name": "b", "description": "Adds."}})
     {'b': 'a'}
     """
-    renamed: dict[str, str] = {}
-    for name, part in added.items():
-        text = _without_name(part)
-        likeness = {
-            old: SequenceMatcher(None, _without_name(other), text, autojunk=False).ratio()
-            for old, other in gone.items()
-            if old not in renamed.values()
-        }
-        best = max(likeness, key=lambda old: likeness[old], default=None)
-        if best is not None and likeness[best] >= _ALIKE:
+    texts = {name: _without_name(part) for name, part in added.items()}
+    left = {_without_name(part): name for name, part in gone.items()}
+    renamed = {name: left.pop(text) for name, text in texts.items() if text in left}
+    if len(left) * (len(added) - len(renamed)) > _MAX_PAIRS:
+        return renamed
+    before = {name: _words(text) for text, name in left.items()}
+    for name, text in texts.items():
+        if name in renamed or not before:
+            continue
+        words = _words(text)
+        best = max(before, key=lambda old: _likeness(before[old], words))
+        if _likeness(before[best], words) >= _ALIKE:
             renamed[name] = best
+            del before[best]
     return renamed
 
 
 def _without_name(part: JSON) -> str:
     rest = {name: value for name, value in part.items() if name != "name"} if isinstance(part, Mapping) else part
-    return json.dumps(rest, sort_keys=True)[:_MAX_COMPARED]
+    return json.dumps(rest, sort_keys=True)
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(_WORD.findall(text[:_MAX_COMPARED]))
+
+
+def _likeness(one: Counter[str], other: Counter[str]) -> float:
+    """The part of the words that two texts share, from 0 to 1."""
+    total = one.total() + other.total()
+    return 2 * (one & other).total() / total if total else 1.0
 
 
 def _object(value: JSON) -> Object:

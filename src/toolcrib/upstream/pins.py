@@ -282,9 +282,8 @@ class PinStore:
         old = {name: by_digest.get(one["pin"]) for name, one in differing.items()}
         new = {name: current.get(name, by_digest.get(one["now"])) for name, one in differing.items()}
         gone = {name: part for name, part in old.items() if new[name] is None and part is not None}
-        renamed = find_renamed(
-            gone, {name: part for name, part in new.items() if part is not None and old[name] is None}
-        )
+        added = {name: part for name, part in new.items() if part is not None and old[name] is None}
+        renamed = await anyio.to_thread.run_sync(find_renamed, gone, added)
         changes = {
             name: PinnedChange(
                 part=name,
