@@ -46,6 +46,8 @@ class RecordingApp(AsgiApp):
         self.end_streams = self.end_session_streams = lambda: None
         self.listening = lambda *_: None
         self.requests: list[Request] = []
+        self.largest_part = 0
+        """Of the bodies, in bytes."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -54,6 +56,7 @@ class RecordingApp(AsgiApp):
             if message["type"] == "http.disconnect":
                 return
             body += message.get("body", b"")
+            self.largest_part = max(self.largest_part, len(message.get("body", b"")))
             more = message.get("more_body", False)
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         request = Request(scope["method"], (scope["raw_path"] + query).decode("latin-1"), body)

@@ -27,6 +27,12 @@ POST = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json
 LEGACY = {**JSON, "mcp-protocol-version": "2025-11-25"}
 PARAMS = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
 INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": PARAMS}
+NAMED: dict[str, Any] = {
+    "clientInfo": {"name": "t", "version": "0"},
+    "protocolVersion": "2026-07-28",
+    "clientCapabilities": {},
+}
+"""How a client of 2026-07-28 names itself in each request."""
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
 
@@ -65,8 +71,23 @@ async def answer_to(url: str, *parts: bytes) -> bytes:
         ([HEALTH, b"".join(b"X-%d: 1\r\n" % n for n in range(100)), b"Connection: close\r\n\r\n"], b"431"),
         ([b"GET /healthz?" + b"a" * 9000, b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"], b"414"),
         ([HEALTH, b"Host: localhost\r\nConnection: close\r\n\r\n"], b"400"),
+        ([HEALTH, b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"], b"400"),
+        ([HEALTH, b"Upgrade: h2c\r\nX: ", b"a" * 90_000, b"\r\n\r\n"], b"431"),
+        ([HEALTH + b"Upgrade: h2c\r\nX: " + b"a" * 90_000 + b"\r\n\r\n"], b"431"),
+        ([b"get /healthz HTTP/1.1\r\nX: ", *[b"a" * 16_000] * 6], b"431"),
     ],
-    ids=["endless header", "endless URL", "one large header", "many headers", "long URL", "two hosts"],
+    ids=[
+        "endless header",
+        "endless URL",
+        "one large header",
+        "many headers",
+        "long URL",
+        "two hosts",
+        "two lengths",
+        "one large header in parts after an upgrade",
+        "one large header after an upgrade",
+        "endless unusual header",
+    ],
 )
 async def test_a_head_that_is_too_large_or_ambiguous_is_refused(head: list[bytes], status: bytes) -> None:
     with anyio.fail_after(10):
@@ -89,13 +110,44 @@ async def test_the_host_of_a_whole_url_counts_instead_of_the_header(target: byte
 
 @pytest.mark.parametrize(
     ("sent", "answer"),
-    [(b"", b""), (HEALTH, b"HTTP/1.1 408"), (POST + b"\r\n" + b"x" * 20, b"HTTP/1.1 408")],
-    ids=["silent", "half a head", "half a body"],
+    [
+        (b"", b""),
+        (HEALTH, b"HTTP/1.1 408"),
+        (POST + b"\r\n" + b"x" * 20, b"HTTP/1.1 408"),
+        (b"get " + HEALTH, b"HTTP/1.1 408"),
+        (POST + b"Upgrade: h2c\r\n\r\n" + b"x" * 20, b"HTTP/1.1 408"),
+        (HEALTH.replace(b"GET", b"POST") + b"Transfer-Encoding: chunked\r\n\r\n9\r\nx", b"HTTP/1.1 405"),
+    ],
+    ids=["silent", "half a head", "half a body", "half an odd head", "half a body after an upgrade", "half a chunk"],
 )
 async def test_a_request_that_does_not_arrive_in_time_is_ended(sent: bytes, answer: bytes) -> None:
     with anyio.fail_after(10):
         async with serving(options=HttpOptions(head_timeout_s=0.1, body_timeout_s=0.1)) as (url, _, _):
             assert (await answer_to(url, sent))[:12] == answer
+
+
+@pytest.mark.parametrize("second", [b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"])
+async def test_a_second_request_that_does_not_arrive_in_time_is_ended_too(second: bytes) -> None:
+    first = HEALTH + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(head_timeout_s=0.1)) as (url, _, _), connected(url) as connection:
+            await connection.send(first)
+            assert (await connection.receive()).startswith(b"HTTP/1.1 200")
+            await connection.send(second)
+            assert (await connection.receive()).startswith(b"HTTP/1.1 408")
+
+
+async def test_blanks_around_the_values_of_headers_do_not_count() -> None:
+    headers = {**JSON, "mcp-protocol-version": "2026-07-28 \t", "mcp-method": " \t tools/list  "}
+    params = {"_meta": {f"io.modelcontextprotocol/{key}": value for key, value in NAMED.items()}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode()
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost \r\nConnection: close \r\nContent-Length: {len(body)} \r\n{lines}\r\n"
+    )
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _):
+            assert (await answer_to(url, head.encode() + body)).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_request_that_has_arrived_starts_no_deadline() -> None:
@@ -211,10 +263,8 @@ def call_of(tool: str, session: str = "") -> bytes:
     params: dict[str, Any] = {"name": "execute_tool", "arguments": {"name": tool, "arguments": {}}}
     headers = {**LEGACY, "host": "localhost", "mcp-session-id": session}
     if not session:
-        version = "2026-07-28"
-        named = {"clientInfo": {"name": "t", "version": "0"}, "protocolVersion": version, "clientCapabilities": {}}
-        params["_meta"] = {f"io.modelcontextprotocol/{key}": value for key, value in named.items()}
-        headers = {**JSON, "host": "localhost", "mcp-protocol-version": version}
+        params["_meta"] = {f"io.modelcontextprotocol/{key}": value for key, value in NAMED.items()}
+        headers = {**JSON, "host": "localhost", "mcp-protocol-version": NAMED["protocolVersion"]}
         headers |= {"mcp-method": "tools/call", "mcp-name": "execute_tool"}
     body = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).encode()
     lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "content-length": str(len(body))}.items())

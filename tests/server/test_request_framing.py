@@ -119,6 +119,14 @@ async def test_a_large_body_of_an_unusual_request_ends_where_its_head_says(sent:
                 await assert_one_answer(app, url, parts, outer(sent, body))
 
 
+async def test_a_body_of_very_small_chunks_is_read_in_many_turns() -> None:
+    app = RecordingApp()
+    sent = head(length=b"Transfer-Encoding: chunked\r\n") + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"
+    async with served(app) as url:
+        await assert_one_answer(app, url, (sent,), Request("POST", "/outer", b"x" * 100_000))
+    assert app.largest_part <= PART / len(b"1\r\nx\r\n") + 1
+
+
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED.keys())
 async def test_an_ambiguous_head_is_answered_once_and_ends_the_connection(sent: bytes) -> None:
     app = RecordingApp()

@@ -176,7 +176,7 @@ class _BoundedConnection(asyncio.Protocol):
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     flow: Any
-    """It has `write_paused`."""
+    """It has `read_paused` and `write_paused`."""
     cycle: Any
     """The request that was last begun; it has `more_body`, `response_started`, `response_complete`, `disconnected`."""
 
@@ -208,16 +208,20 @@ class _BoundedConnection(asyncio.Protocol):
 
         A client that has closed the connection looks the same until something is written to it.
         """
-        if self._closed or not self._is_answering() or self._in_body():
+        if self._closed or not self._is_due():
             return False
         if not self._sends_no_more:
             self._sends_no_more = True
             self._probe = self.loop.call_later(_PROBE_AFTER_S, self._probe_client, _PROBE_AFTER_S)
         return True
 
+    def _is_due(self) -> bool:
+        """Whether a request that has come whole is being answered."""
+        return self._is_answering() and not self._in_body()
+
     def _probe_client(self, waited_s: float) -> None:
         """Write an interim response: if the client has left, the next one finds the connection broken."""
-        if self.transport.is_closing():
+        if self._closed or self.transport.is_closing():
             return
         if not self._is_answering():
             self._close()
@@ -429,7 +433,9 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
         strict = self.strict(config=self.config, server_state=self.server_state, app_state=self.app_state)
         self._closed = True
         self._forget_unread()
-        strict.take_over(self.transport, self._peer, is_paused=self.flow.write_paused)
+        strict.take_over(
+            self.transport, self._peer, is_paused=self.flow.write_paused, sends_no_more=self._sends_no_more
+        )
         self._peer = None
         strict.data_received(data)
 
@@ -453,20 +459,43 @@ class _StrictConnection(_BoundedConnection):
         super().__init__(config, *args, **more)
         self._head_bytes = 0
         """How much has come since the last request, without its body."""
+        self._to_parse = bytearray()
+        self._reading: asyncio.Handle | None = None
 
-    def take_over(self, transport: asyncio.Transport, peer: str | None, *, is_paused: bool) -> None:
+    def take_over(
+        self, transport: asyncio.Transport, peer: str | None, *, is_paused: bool, sends_no_more: bool
+    ) -> None:
         """Read the connection from now on; `is_paused` says whether its client has yet to read what was written."""
         self._peer = peer
+        self._sends_no_more = sends_no_more
         self.connection_made(transport)
         transport.set_protocol(self)
         if is_paused:
             self.pause_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrives in parts, as long as it keeps to the bounds."""
-        for start in range(0, len(data), _PART_BYTES):
-            if not self._closed and not self.transport.is_closing():
-                self._parse(data[start : start + _PART_BYTES])
+        """Parse what arrives in parts, as long as it keeps to the bounds.
+
+        Each part has a turn of its own: h11 takes several microseconds for a chunk, which may have one byte.
+        """
+        self._to_parse += data
+        if self._reading is None:
+            self._read_part()
+
+    def _read_part(self) -> None:
+        self._reading = None
+        if self._closed or self.transport.is_closing():
+            return
+        part = bytes(self._to_parse[:_PART_BYTES])
+        del self._to_parse[:_PART_BYTES]
+        self._parse(part)
+        if self.transport.is_closing():
+            return
+        if self._to_parse:
+            self.transport.pause_reading()
+            self._reading = self.loop.call_soon(self._read_part)
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
 
     def _parse(self, part: bytes) -> None:
         request, in_body = self.cycle, self._in_body()
@@ -496,8 +525,11 @@ class _StrictConnection(_BoundedConnection):
         super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
         if self.cycle is not request:
             self._has_begun()
-        elif self._sends_no_more:
+        elif self._sends_no_more and not self._to_parse:
             self._close()
+
+    def _is_due(self) -> bool:
+        return bool(self._to_parse) or super()._is_due()
 
     def _has_begun(self) -> None:
         self._head_bytes = 0
@@ -505,7 +537,7 @@ class _StrictConnection(_BoundedConnection):
 
     def _expire(self) -> None:
         self._deadline = None
-        if self._is_answering() and self.cycle.response_started:
+        if self._in_body() and self.cycle.response_started:
             self._close()
         elif self._head_bytes or self._in_body():
             self._refuse(408)
