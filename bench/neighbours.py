@@ -11,6 +11,7 @@ ratios of p50 is above 2.
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -40,11 +41,12 @@ LOUD: Final = "Authorization: Bearer loud-secret\r\n"
 async def serve() -> None:
     """Serve until the end of standard input's process; prints the address."""
     from toolcrib import App, Settings
-    from toolcrib.options import HttpOptions, Token
+    from toolcrib.options import HttpOptions, SurfaceOptions, Token
 
     words = made_words(2_000)
     tokens = tuple(Token(secret=f"{name}-secret", caller=name) for name in ("quiet", "loud"))
-    app = App(Settings(http=HttpOptions(port=0, tokens=tokens)))
+    surfaces = SurfaceOptions(surfaces=("search", "direct"))
+    app = App(Settings(http=HttpOptions(port=0, tokens=tokens), surfaces=surfaces))
     for number in range(TOOLS):
         text = " ".join(random.choices(words, k=20))
         app.tool(f"tool_{number}", description=text)(lambda: "done")
@@ -100,8 +102,13 @@ async def search_flood(url: str) -> None:
 
 
 async def list_flood(url: str) -> None:
-    """Eight connections that list every tool, a page at a time."""
-    message = load.request(url, "tool_search", {"max_results": 100}, LOUD)
+    """Eight connections that list every tool."""
+    head, _, body = load.request(url, "tool_0", {}, LOUD).partition(b"\r\n\r\n")
+    asked = json.loads(body)
+    listing = json.dumps({**asked, "method": "tools/list", "params": {"_meta": asked["params"]["_meta"]}}).encode()
+    kept = [line for line in head.split(b"\r\n") if not line.startswith((b"Mcp-Name", b"Content-Length"))]
+    lines = b"\r\n".join([*kept, b"Content-Length: %d" % len(listing), b"", b""])
+    message = lines.replace(b"tools/call", b"tools/list") + listing
     await asyncio.gather(*(ask_forever(url, lambda: message) for _ in range(8)))
 
 

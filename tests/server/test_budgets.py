@@ -116,6 +116,25 @@ async def test_bodies_beyond_the_budget_are_refused_until_there_is_room_again(
             assert f'toolcrib_refusals_total{{limit="{setting}"}}' in app.telemetry.metrics.text()
 
 
+@pytest.mark.parametrize(("declared", "status"), [("0" * 30 + f"{LARGE}", 429), ("9" * 5_000, 413)])
+async def test_a_length_of_many_digits_counts_as_what_it_says(declared: str, status: int) -> None:
+    app = App(Settings(http=HttpOptions(allowed_hosts=("test",), max_pending_bytes_per_caller=1_000)))
+    asgi, sent = app.asgi(), list[Any]()
+    headers = [(b"host", b"test"), (b"content-type", b"application/json"), (b"content-length", declared.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+
+    async def receive() -> Any:
+        raise AssertionError("the body is not read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with anyio.fail_after(10):
+        async with app, asgi.running():
+            await asgi(scope, receive, send)
+    assert sent[0]["status"] == status
+
+
 async def test_a_body_whose_sender_has_no_token_is_refused_before_it_is_read_and_takes_nothing() -> None:
     with anyio.fail_after(10):
         async with served(max_pending_bytes=LARGE) as (url, _, _), connected(url) as stranger:

@@ -125,7 +125,7 @@ class CallOptions:
     search_rate: RateOptions | None = None
     """The limit of each caller's searches, descriptions and lists; None for as many as `rate` allows calls, but ten at
     once, because clients list tools, prompts and resources as they connect."""
-    search_queue: Count = 32
+    search_queue: Count = 256
     """How many searches and lists of one caller may wait for their turn."""
     search_share: PositiveShare = 0.1
     """The share of the event loop's time that searches and lists of one caller may take while others are active."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import RateLimited, ToolcribError
@@ -22,6 +21,9 @@ ReportRefusal = Callable[[Caller, str, ToolcribError], None]
 """Learns of a refused request: its caller, its HTTP method or what it asks for, and the error. Must not raise."""
 
 LISTEN_METHOD: Final = "subscriptions/listen"
+_LISTEN: Final = LISTEN_METHOD.encode()
+_LENGTH_DIGITS: Final = 18
+"""Of a length; one with more is too large anyway, and takes long to be read."""
 _RETRY_AFTER_S: Final = 5
 _MIB: Final = 1024 * 1024
 
@@ -60,7 +62,7 @@ class Budget:
         """Count it no longer."""
         self.taken -= amount
         left = self._by_owner[owner] - amount
-        if left:
+        if left > 0:
             self._by_owner[owner] = left
         else:
             del self._by_owner[owner]
@@ -84,29 +86,43 @@ class BudgetMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        owner = owner_of(scope)
-        if scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == LISTEN_METHOD:
-            await self._serve_stream(owner, scope, receive, send)
+        owner, (length, listens) = owner_of(scope), _read_head(scope)
+        if scope["method"] == "GET" or listens:
+            await self._serve_stream(owner, length, scope, receive, send)
+        elif length is None:
+            await self._serve_chunked(owner, scope, receive, send)
         else:
-            await self._serve_body(owner, scope, receive, send)
+            await self._serve_body(owner, length, scope, receive, send)
 
-    async def _serve_stream(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_stream(self, owner: Owner, length: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         if (of := self.streams.lack(owner)) is not None:
             await self._refuse(_too_many_streams(of, self._options), scope, receive, send)
             return
         self.streams.take(owner)
         try:
-            await self._serve_body(owner, scope, receive, send)
+            if length is None:
+                await self._serve_chunked(owner, scope, receive, send)
+            else:
+                await self._serve_body(owner, length, scope, receive, send)
         finally:
             self.streams.give_back(owner)
 
-    async def _serve_body(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_body(self, owner: Owner, length: int, scope: Scope, receive: Receive, send: Send) -> None:
+        if length > self._options.max_body_bytes:
+            length = 0  # it is answered without being read
+        if (of := self.bytes.lack(owner, length)) is not None and length:
+            await self._refuse(_too_many_bytes(of, self._options), scope, receive, send)
+            return
+        self.bytes.take(owner, length)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self.bytes.give_back(owner, length)
+
+    async def _serve_chunked(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
         body = _CountedBody(self.bytes, owner, receive)
         try:
-            # A body that is too large for any request is answered without being read.
-            if (length := _declared(scope)) is not None and length <= self._options.max_body_bytes:
-                body.declare(length)
-            await self._app(scope, receive if length is not None else body.receive, send)
+            await self._app(scope, body.receive, send)
         except _NoRoom as full:
             await self._refuse(_too_many_bytes(full.of, self._options), scope, receive, send)
         finally:
@@ -135,30 +151,39 @@ class _CountedBody:
     inner: Receive
     taken: int = 0
 
-    def declare(self, length: int) -> None:
-        """Count this many bytes. Raises `_NoRoom`."""
+    async def receive(self) -> Message:
+        """ASGI `receive` that counts the bytes as they come. Raises `_NoRoom`."""
+        message = await self.inner()
+        length = len(message.get("body", b""))
         if length and (of := self.budget.lack(self.owner, length)) is not None:
             raise _NoRoom(of)
         self.budget.take(self.owner, length)
         self.taken += length
-
-    async def receive(self) -> Message:
-        """ASGI `receive` that counts the bytes as they come."""
-        message = await self.inner()
-        if message["type"] == "http.request":
-            self.declare(len(message.get("body", b"")))
         return message
 
     def end(self) -> None:
         """Count them no longer."""
-        if self.taken:
-            self.budget.give_back(self.owner, self.taken)
+        self.budget.give_back(self.owner, self.taken)
 
 
-def _declared(scope: Scope) -> int | None:
-    """The length of the body that the head declares."""
-    given = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return int(given) if given.isdigit() else None
+def _read_head(scope: Scope) -> tuple[int | None, bool]:
+    """The length of the body that the head declares, and whether the request is for a stream of changes."""
+    length, listens = None, False
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            length = read_length(value)
+        elif name == b"mcp-method":
+            listens = value == _LISTEN
+    return length, listens
+
+
+def read_length(value: bytes) -> int | None:
+    """The length that a head declares, in bytes; None if that is no number.
+
+    >>> read_length(b"007"), read_length(b"9" * 5_000) == 10**18 - 1, read_length(b"-7")
+    (7, True, None)
+    """
+    return int(value.lstrip(b"0")[:_LENGTH_DIGITS] or b"0") if value.isdigit() else None
 
 
 def _too_many_bytes(of: Literal["caller", "all"], options: HttpOptions) -> RateLimited:

@@ -5,7 +5,7 @@ Built on the SDK's low-level server. Knows nothing of transports.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -55,7 +55,7 @@ from toolcrib.server.sdk_workarounds import (
 )
 from toolcrib.server.subscriptions import SubscriptionHandlers
 from toolcrib.server.tasks import TaskHandlers, has_tasks
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.facade import ListedTool, ToolFacade
 from toolcrib.surfaces.reply import error_result
 from toolcrib.tracing import TRACING
 from toolcrib.types import LACKING_SCOPES, PATH_META, Caller, Context, Object, ToolResult
@@ -82,6 +82,8 @@ _BLOCKS_PER_STEP: Final = 200
 
 _Rule = tuple[Callable[[RequestContext], bool], ServerMiddleware[Any]]
 """Which requests a middleware is for."""
+DeferEntries = Callable[[Iterable[bytes]], Any]
+"""Keeps the encoded entries of a list for the response; returns what stands for them until then, None for nothing."""
 ObserveRequest = Callable[[str, str, float], None]
 """Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
 
@@ -267,6 +269,7 @@ class ToolHandlers:
     def __init__(self, facade: ToolFacade, server_info: Callable[[], dict[str, Any]] = dict) -> None:
         """`server_info` returns what a modern result says of the server, for results that bypass the SDK."""
         self._facade = facade
+        self._admission = facade.gateway.admission
         self._server_info = server_info
         self._entries = EntryCache()
 
@@ -325,17 +328,21 @@ class ToolHandlers:
         ctx = to_context(request)
         page = await as_mcp_errors(isolate(partial(self._facade.page, ctx, params.cursor)))
         version = request.protocol_version
-        entries = [entry for entry in (self._entries.get(tool, version) for tool in page.items) if entry is not None]
-        placeholder = None
-        if encoded and request.request:
-            placeholder = defer_entries(request.request.scope, (entry.encoded for entry in entries))
-        result: dict[str, Any] = {"tools": placeholder or [entry.entry for entry in entries]}
+        defer = partial(defer_entries, request.request.scope) if encoded and request.request else None
+        write = partial(self._write_page, page, version, defer)
+        result: dict[str, Any] = {"tools": await as_mcp_errors(self._admission.queue.run(ctx.caller, write))}
         if page.cursor:
             result["nextCursor"] = page.cursor
         if is_modern(version):
             ttl = 0 if ctx.show_all or ctx.providers or ctx.overriding else _LIST_TTL_MS
             result |= {"resultType": "complete", "cacheScope": "private", "ttlMs": ttl}
         return result
+
+    def _write_page(self, page: Page[ListedTool], version: str, defer: DeferEntries | None) -> Any:
+        """The entries of a page, or what stands for them."""
+        entries = [entry for entry in (self._entries.get(tool, version) for tool in page.items) if entry is not None]
+        placeholder = None if defer is None else defer(entry.encoded for entry in entries)
+        return placeholder or [entry.entry for entry in entries]
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """`tools/call`, for a meta-tool or a tool by its public name."""

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolcrib.errors import InvalidRequest, NotStarted
 from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness
 from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY, extra_paths
-from toolcrib.server.budgets import LISTEN_METHOD
+from toolcrib.server.budgets import LISTEN_METHOD, read_length
 from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER, body_too_large, error_response
 from toolcrib.server.direct import DirectMethods, RequestHead
 from toolcrib.server.front import cancel_on_disconnect
@@ -306,8 +306,8 @@ async def read_body(options: HttpOptions, scope: Scope, receive: Receive, send: 
 
     The SDK would parse it whole, and log a traceback for each client that leaves.
     """
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    if length.isdigit() and int(length) > options.max_body_bytes:
+    length = read_length(next((value for name, value in scope["headers"] if name == b"content-length"), b""))
+    if length is not None and length > options.max_body_bytes:
         await error_response(413, body_too_large(options))(scope, receive, send)
         return None
     parts, meter = list[bytes](), Meter()
