@@ -29,7 +29,7 @@ from tests.upstream.support import (
     until,
 )
 
-from toolcrib.errors import ServerUnavailable
+from toolcrib.errors import ConnectionLost, ServerUnavailable
 from toolcrib.types import ServerState
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
@@ -331,7 +331,7 @@ async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_i
         async with link.transport as (_, outgoing):
             await outgoing.send(SessionMessage(Late(jsonrpc="2.0", id=1, method="ping")))
             await link.closed.wait()
-            assert link.closed.reason == "closed its input"
+            assert link.closed.reason == "closed its input but keeps running"
     # Some versions of Python report an unretrieved error only when it is garbage-collected.
     del link, outgoing
     gc.collect()
@@ -342,3 +342,27 @@ async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_i
 async def test_a_message_larger_than_a_pipe_arrives_whole() -> None:
     async with server_of(raw()) as server:
         assert await call_json(server, "echo", text="x" * 1_000_000) == {"text": "x" * 1_000_000}
+
+
+MOMENTS = ("initialize", "tools/list", "tools/call")
+
+
+@pytest.mark.parametrize("half", ["", '{"jsonrpc": "2.0", "id": 1, "res'], ids=["whole", "half a line"])
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_child_that_closes_its_output_and_lives_on_is_replaced_at_once(
+    moment: str, half: str, tmp_path: Path
+) -> None:
+    once = tmp_path / "once"
+    reasons: list[str] = []
+    async with fleet_of(raw(closes=moment, once=str(once), half=half), limit_s=20) as fleet:
+        server = fleet.server("raw")
+        server.subscribe(lambda: reasons.append(server.status.reason))
+        if moment == "tools/call":
+            reason = "lost during the call: closed its output but keeps running"
+            with pytest.raises(ConnectionLost, match=reason):
+                await call(server, "echo")
+        await until(server, lambda: server.status.state is READY and once.exists())
+        assert await call_json(server, "echo", a=1) == {"a": 1}
+        assert not alive(int(once.read_text()))
+    if moment == "tools/call":
+        assert "closed its output but keeps running" in reasons

@@ -446,7 +446,7 @@ class _ChildProcess:
     def _reason(self, otherwise: str) -> str:
         code = self._process.returncode
         if code is None:
-            text = otherwise
+            text = f"{otherwise} but keeps running"
         elif code < 0:
             text = f"ended by {_signal_name(-code)}"
         else:
