@@ -52,6 +52,8 @@ _MAX_WAITING: Final = 10_000
 """Events that wait for the file; further ones are counted, and the count becomes a record."""
 _BATCH: Final = 256
 """Records that are written in one step. Fewer are where there is no room for so many."""
+_RESERVED: Final = 4096
+"""Bytes that a file beside the log takes, so that its last record has room on a full disk."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _MAX_TEXT: Final = 500
 """Characters of a value."""
@@ -291,7 +293,7 @@ class AuditFile:
             return False  # also when it is to stop now: the disk may have room since the last attempt
 
     def _end(self) -> None:
-        """Write that this process ends, and what it could not write: a short record may fit where many did not."""
+        """Write that this process ends, and how many calls it could not record, in the room that is kept for it."""
         with self._changed:
             if not self._writer:
                 return
@@ -301,6 +303,8 @@ class AuditFile:
             last = [lost.record(self._wall(), self._reason)] if lost.events else []
             ended = {"kind": "ended", "time": self._wall(), "writer": self._writer}
         with suppress(OSError):  # `__aexit__` logs how many are missing
+            if last:
+                self._chain.free_reserve()
             self._chain.append([*last, ended])
 
     def _unwritten(self) -> list[dict[str, Any]]:
@@ -356,12 +360,25 @@ class _Chain:
             os.close(self._file)
             self._file = None
 
+    def free_reserve(self) -> None:
+        """Give the disk back what was reserved, for a record that must be written."""
+        self._path.with_name(f"{self._path.name}.reserve").unlink(missing_ok=True)
+
+    def _reserve(self) -> None:
+        """Take room for a last record. Random bytes, because a file system may store others in less room."""
+        with suppress(OSError):  # a disk that is full already
+            place = self._path.with_name(f"{self._path.name}.reserve")
+            with os.fdopen(open_private(place, os.O_WRONLY), "wb") as file:
+                if os.fstat(file.fileno()).st_size < _RESERVED:
+                    file.write(os.urandom(_RESERVED))
+
     @contextmanager
     def _locked(self) -> Iterator[tuple[int, int]]:
         """The file, locked against other processes, and its size."""
         while True:
             if self._file is None:
                 self._file = open_private(self._path, os.O_RDWR | os.O_APPEND)
+                self._reserve()
             _lock(self._file)
             opened = os.fstat(self._file)
             try:
