@@ -21,7 +21,9 @@ from typing import Generic, TypeVar
 
 from toolcrib.errors import AmbiguousName, InvalidName, InvalidTool, StaleCursor, ToolNotFound
 from toolcrib.names import Tier, check_key, exact_spellings, fold, nearest, similarities, spellings, wire_name
+from toolcrib.sanitize import visible
 from toolcrib.schema import Schema
+from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.schema.repair import ReadDefinition, read_schema
 from toolcrib.types import Rejected, Tool, Visibility
 
@@ -34,9 +36,9 @@ class CatalogEntry:
     """A tool, with everything that is computed once from its definition."""
 
     tool: Tool
-    """With the input schema that is used and shown."""
+    """As it is used and shown: with an input schema that is valid, and texts that people can see."""
     source: Tool
-    """The tool as it was given: the same object, unless its schema was repaired."""
+    """The tool as it was given: the same object, unless something in it had to change."""
     remark: Rejected | None
     """What an operator should know of its definition."""
     id: str
@@ -128,17 +130,22 @@ class Catalog:
 def build_entry(tool: Tool) -> CatalogEntry:
     """Build the entry of a tool. Raises `InvalidName` or `InvalidTool`."""
     check_key(tool.key)
+    if visible(tool.name) != tool.name:
+        raise InvalidName(f"{visible(tool.id)!r} cannot be a tool: its name holds characters that cannot be seen.")
     listed = tool.visibility is not Visibility.HIDDEN
     source, read = tool, read_schema(tool.input_schema, tool.id)
     if read.schema is not source.input_schema:
         tool = replace(source, input_schema=read.schema)
+    encoded = _encoded(tool)
+    if not is_plain(encoded) and (clean := _with_visible_texts(tool)) != tool:
+        tool, encoded = clean, _encoded(clean)
     return CatalogEntry(
         tool=tool,
         source=source,
         remark=ReadDefinition(None, read).remark(tool.name),
         id=tool.id,
         wire=wire_name(tool.key),
-        digest=_digest(tool),
+        digest=blake2b(encoded, digest_size=16).digest(),
         schema=read.check,
         spellings=spellings(tool.key, tool.version) if listed else exact_spellings(tool.key),
         folded=fold(tool.name).replace(".", ""),
@@ -148,10 +155,22 @@ def build_entry(tool: Tool) -> CatalogEntry:
 
 def check_encodable(tool: Tool) -> None:
     """Check that a definition can be encoded as JSON and UTF-8. Raises `InvalidTool`."""
-    _digest(tool)
+    _encoded(tool)
 
 
-def _digest(tool: Tool) -> bytes:
+def _with_visible_texts(tool: Tool) -> Tool:
+    """The tool with descriptions and titles without what people cannot see."""
+    return replace(
+        tool,
+        title=None if tool.title is None else visible(tool.title),
+        description=visible(tool.description),
+        input_schema=with_visible_texts(tool.input_schema),
+        output_schema=with_visible_texts(tool.output_schema),
+        annotations=with_visible_texts(tool.annotations),
+    )
+
+
+def _encoded(tool: Tool) -> bytes:
     parts = (
         tool.namespace, tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema,
         tool.annotations, list(tool.icons), tool.keywords, tool.tags, tool.visibility, tool.version, tool.meta,
@@ -162,7 +181,7 @@ def _digest(tool: Tool) -> bytes:
         raise InvalidTool(f"{tool.id}: the definition is not JSON: {str(error)[:200]}.") from error
     if "\\ud" in text:  # a surrogate pair, which is valid, or a lone surrogate, which is not
         _check_unicode(text, tool.id)
-    return blake2b(text.encode(), digest_size=16).digest()
+    return text.encode()
 
 
 def _check_unicode(text: str, name: str) -> None:

@@ -11,13 +11,14 @@ import anyio
 import pytest
 from tests.upstream.support import FAST, SERVERS
 
-from toolcrib import App, Settings
+from toolcrib import App, DiskIndex, Settings
 from toolcrib.discovery import ToolSearchEngine
 from toolcrib.errors import InvalidArguments, InvalidTool
+from toolcrib.gateway.disk_catalog import DiskTools
 from toolcrib.options import ServerOptions
 from toolcrib.providers.base import Provider
 from toolcrib.state.memory import MemoryStore
-from toolcrib.types import Context, Object, ServerStatus, Tool
+from toolcrib.types import Context, Hit, Object, SearchRequest, ServerStatus, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +47,8 @@ ODD: Mapping[str, tuple[Fate, Any]] = {
     "many_properties": ("repaired", of(**{f"p{i}": {"type": "str"} for i in range(5_000)})),
     "many_values": ("repaired", of(n={"type": "str", "enum": [f"v{i}" for i in range(10_000)]})),
 }
+HIDDEN = "Adds\u200b two\U000e0041 numbers"
+"""With characters that people cannot see."""
 DEFINITIONS = [
     {"name": name, "description": f"Does {name}.", "inputSchema": schema} for name, (_, schema) in ODD.items()
 ]
@@ -162,3 +165,73 @@ async def test_a_tool_of_this_program_is_refused_when_it_is_registered(name: str
     async with App() as app:
         with pytest.raises(InvalidTool):
             app.register(Tool(name=name, input_schema=ODD[name][1]), lambda: "done")
+
+
+HIDING: Mapping[str, Any] = {
+    "name": "add",
+    "title": HIDDEN,
+    "description": HIDDEN,
+    "inputSchema": of(n={"type": "integer", "description": HIDDEN, "enum": [1]}),
+}
+
+
+class Finds(Provider):
+    """A provider with a search of its own, which lists nothing."""
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        return ()
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        return (
+            Hit(tool=Tool(name="add", description=HIDDEN, input_schema=HIDING["inputSchema"]), score=0.9, raw=1.0),
+            Hit(tool=Tool(name="text", description="Adds.", input_schema={"type": "string"}), score=0.9, raw=1.0),
+            Hit(tool=Tool(name="int", description="Adds.", input_schema=of(n={"type": "int"})), score=0.9, raw=1.0),
+        )
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        return next((hit.tool for hit in await self.find_tools(ctx, SearchRequest()) if hit.tool.name == name), None)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> str:
+        return "done"
+
+
+def assert_visible(tool: Tool) -> None:
+    assert tool.description == "Adds two numbers"
+    assert tool.input_schema["properties"]["n"]["description"] == "Adds two numbers"
+
+
+async def test_no_source_shows_what_people_cannot_see() -> None:
+    as_tool = Tool(name="add", title=HIDDEN, description=HIDDEN, input_schema=HIDING["inputSchema"])
+    with anyio.fail_after(60):
+        for items in ([HIDING], [as_tool]):
+            async with _provider([*items, {"name": "hid\u200bden"}]) as app:
+                [tool] = await app.tools()
+                assert_visible(tool)
+                [status] = app.statuses()
+                [refused] = status.rejected
+                assert (refused.tool, "characters that cannot be seen" in refused.reason) == ("hidden", True)
+        async with App() as app:
+            app.register(as_tool, lambda n=1: "done")
+            assert_visible((await app.tools())[0])
+        async with App() as app:
+            app.add_provider(Finds())
+            hits = {hit.tool.name: hit for hit in (await app.search("adds")).hits}
+            assert hits.keys() == {"add", "int"}
+            assert_visible(hits["add"].tool)
+            assert hits["int"].signature == "int(n?: integer)"
+            assert_visible((await app.gateway.describe(app.local_context(), "add")).tool)
+    engine: ToolSearchEngine[Any] = ToolSearchEngine()
+    engine.set_tools([HIDING])
+    assert_visible(engine.toolset.tools[0].tool)
+
+
+async def test_an_index_on_disk_shows_nothing_that_people_cannot_see(tmp_path: Path) -> None:
+    async def call(ctx: Context, tool: Tool, arguments: Object) -> str:
+        return "done"
+
+    with anyio.fail_after(60), DiskIndex(tmp_path) as index:
+        index.update([Tool(name="add", description=HIDDEN, input_schema=HIDING["inputSchema"])])
+        async with App() as app:
+            app.add_provider(DiskTools(index, call))
+            [hit] = (await app.search("adds numbers")).hits
+            assert_visible(hit.tool)

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import anyio
 
-from toolcrib.catalog import Catalog
+from toolcrib.catalog import Catalog, build_entry
 from toolcrib.containment import contained
-from toolcrib.errors import ServerUnavailable, ToolcribError
+from toolcrib.errors import InvalidName, InvalidTool, ServerUnavailable, ToolcribError
 from toolcrib.gateway.disk_catalog import DiskCatalog, searches_on_disk
 from toolcrib.gateway.offers import MergedTools, ProviderTools, invalid_field, reject_invalid
 from toolcrib.gateway.policy import allows_everything
@@ -282,7 +282,21 @@ def _valid_hits(found: Any) -> tuple[Hit, ...]:
     """Return the valid hits of an answer."""
     if not isinstance(found, (list, tuple)):
         raise TypeError("an answer that is not a list of hits")
-    return tuple(hit for hit in found if isinstance(hit, Hit) and _is_valid_hit(hit))
+    valid = (_as_used(hit) for hit in found if isinstance(hit, Hit) and _is_valid_hit(hit))
+    return tuple(hit for hit in valid if hit is not None)
+
+
+def _as_used(hit: Hit) -> Hit | None:
+    """The hit with its tool as a catalog would use it; None for one that no catalog takes.
+
+    What a provider finds may be from a file or from another gateway, and has passed no catalog.
+    """
+    try:
+        tool = build_entry(hit.tool).tool
+    except (InvalidName, InvalidTool) as error:
+        logger.warning("a tool that was found is left out: %s", error)
+        return None
+    return hit if tool is hit.tool else replace(hit, tool=tool, signature=signature(tool))
 
 
 def _is_valid_hit(hit: Any) -> bool:

@@ -8,6 +8,7 @@ from toolcrib.catalog import Catalog
 from toolcrib.gateway.offers import MergedTools, ProviderTools, RejectedDefinition
 from toolcrib.providers.accounts import find_accounts
 from toolcrib.providers.base import Backend
+from toolcrib.sanitize import visible
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
 from toolcrib.state.saved_index import SavedIndex
@@ -65,7 +66,10 @@ class Snapshot:
                 *gathered.rejected,
                 *(
                     RejectedDefinition(
-                        gathered.backends[tool.key][0], tool.namespace, Rejected(tool=tool.name, reason=why), tool
+                        gathered.backends[tool.key][0],
+                        tool.namespace,
+                        Rejected(tool=visible(tool.name), reason=why),
+                        tool,
                     )
                     for tool, why in catalog.rejected
                 ),
