@@ -217,7 +217,8 @@ class ToolLister:
             if error.kind not in (FailureKind.ANSWER, FailureKind.STATUS):
                 raise
             if not pages.count:
-                raise ExchangeError(error.kind, f"tools/list: {error.reason}", code=error.code) from error
+                error.reason = f"tools/list: {error.reason}"
+                raise
             return walk.result(f"page {pages.count + 1} of its tool list failed: {error.reason}")
         return walk.result(pages.problem, pages.note)
 

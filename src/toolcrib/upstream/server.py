@@ -523,6 +523,8 @@ class UpstreamServer(RemoteServer):
         data: dict[str, Any] = {"server": self.name}
         if error.code is not None:
             data["rpc_code"] = error.code
+        if error.retry_after_s:
+            data["retry_after_s"] = error.retry_after_s
         if error.data is not None and len(to_json(error.data)) <= _MAX_ERROR_DATA_BYTES:
             data["rpc_data"] = error.data
         return UpstreamError(f'"{self.name}" answered with an error: {error.reason}', data=data, rpc_code=error.code)

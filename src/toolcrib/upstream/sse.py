@@ -22,7 +22,13 @@ from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Excha
 from toolcrib.upstream.framing import ExpectedResponses, LineEnds, LineSplitter, OversizedLine
 from toolcrib.upstream.http import WithTokens, auth_transport, session_client
 from toolcrib.upstream.http_bodies import EVENT_STREAM, byte_chunks
-from toolcrib.upstream.http_failures import LoginNeeded, describe_status, describe_transport_error, without_token
+from toolcrib.upstream.http_failures import (
+    LoginNeeded,
+    describe_status,
+    describe_transport_error,
+    retry_after_s,
+    without_token,
+)
 from toolcrib.upstream.http_transport import BOUNDS_KEY, AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
@@ -86,7 +92,11 @@ async def _open_events(
             if not response.is_success:
                 body = await response.aread()
                 reason = describe_status(response.status_code, response.headers, body, sse=True)
-                raise ExchangeError(FailureKind.STATUS, redact(without_token(response.request, reason)))
+                raise ExchangeError(
+                    FailureKind.STATUS,
+                    redact(without_token(response.request, reason)),
+                    retry_after_s=retry_after_s(response.headers),
+                )
             kind = response.headers.get("content-type", "")
             if not kind.lower().startswith(EVENT_STREAM):
                 reason = f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}"

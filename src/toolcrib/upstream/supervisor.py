@@ -68,6 +68,8 @@ class _AttemptResult:
     closed_on_discover: bool = False
     """Whether the server closed the connection on `server/discover`."""
     needs_login: bool = False
+    retry_after_s: float = 0.0
+    """How long the server asks to wait."""
 
 
 class StatusStore:
@@ -277,7 +279,7 @@ class Supervisor:
                     await self._give_up(result.reason, failures)
                     failures = 0
                     continue
-                await self._pause(result.reason, 0.0 if at_once else self._backoff(failures))
+                await self._pause(result.reason, 0.0 if at_once else self._backoff(failures), result.retry_after_s)
         finally:
             self.end()
 
@@ -325,7 +327,7 @@ class Supervisor:
         """Run one connection from beginning to end."""
         self._announce()
         channel = self._open_channel()
-        reason, ready_at, closed_on_discover, needs_login = "", None, False, False
+        reason, ready_at, closed_on_discover, needs_login, retry_after_s = "", None, False, False, 0.0
         messages = ServerMessages(self.logs, users="all", may_ask=self._options.asks is True)
         timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
@@ -345,6 +347,7 @@ class Supervisor:
             except Exception as error:  # noqa: BLE001 - whatever ends a connection, another one is tried
                 reason = reason or self._error_reason(error)
                 needs_login = any(is_login_needed(cause) for cause in flatten_errors(error))
+                retry_after_s = max(getattr(cause, "retry_after_s", 0.0) for cause in flatten_errors(error))
                 closed_on_discover = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
             finally:
                 self._connection = None
@@ -363,6 +366,7 @@ class Supervisor:
             reconnect=channel.closed.reconnect,
             closed_on_discover=closed_on_discover,
             needs_login=needs_login,
+            retry_after_s=retry_after_s,
         )
 
     def _open_channel(self, caller: Caller | None = None) -> Channel:
@@ -392,10 +396,13 @@ class Supervisor:
         logger.debug("traceback", exc_info=error)
         return text
 
-    async def _pause(self, reason: str, delay_s: float) -> None:
-        """Wait, with the reason in the status. A call may cut the wait short, but not below the first step."""
+    async def _pause(self, reason: str, delay_s: float, least_s: float = 0.0) -> None:
+        """Wait, with the reason in the status. A call may cut the wait short, but not below the first step, nor below
+        what the server has asked for.
+        """
+        delay_s = max(delay_s, least_s)
         self._set_unusable(reason, retry_at=time.time() + delay_s)
-        await self._sleep(delay_s)
+        await self._sleep(delay_s, least_s)
 
     def _set_unusable(self, reason: str, *, retry_at: float | None, state: ServerState | None = None) -> None:
         """Update the status to failed or degraded, unless it is another state; a new reason is logged."""
@@ -407,8 +414,8 @@ class Supervisor:
     def _staleness(self) -> dict[str, Any]:
         return {"stale": self._has_catalog, "as_of": self._listed_at if self._has_catalog else None}
 
-    async def _sleep(self, delay_s: float) -> None:
-        earliest = anyio.current_time() + min(delay_s, self._first_s)
+    async def _sleep(self, delay_s: float, least_s: float = 0.0) -> None:
+        earliest = anyio.current_time() + max(least_s, min(delay_s, self._first_s))
         with anyio.move_on_after(delay_s):
             await self._wake_event.wait()
             await anyio.sleep_until(earliest)
@@ -534,10 +541,10 @@ class Supervisor:
             await anyio.sleep(self._fleet.debounce_s)
             connection.channel.refresh_needed.clear()
             self._wake_event.clear()
-            problem, changed = await self._refresh(connection)
+            problem, changed, retry_after_s = await self._refresh(connection)
             if problem:
                 failures += 1
-                await self._pause(problem, self._backoff(failures))
+                await self._pause(problem, self._backoff(failures), retry_after_s)
                 connection.channel.refresh_needed.set()
             if self._may_need_session(connection, failures, problem):
                 await self._renew(connection)
@@ -561,24 +568,24 @@ class Supervisor:
             await connection.wait_idle()
             connection.channel.closed.set("reconnecting", reconnect=True)
 
-    async def _refresh(self, connection: Connection) -> tuple[str, bool]:
-        """List again. Returns why that failed, and whether anything changed."""
+    async def _refresh(self, connection: Connection) -> tuple[str, bool, float]:
+        """List again. Returns why that failed, whether anything changed, and how long the server asks to wait."""
         try:
             with anyio.fail_after(self._options.list_timeout_s):
                 fresh = await self._read_tools(connection)
         except ExchangeError as error:
             if error.kind is FailureKind.LOGIN:
                 connection.channel.closed.set(error.reason, reconnect=True)
-            return error.reason, False
+            return error.reason, False, error.retry_after_s
         except TimeoutError:
-            return f"no tool list within {self._options.list_timeout_s:g} s", False
+            return f"no tool list within {self._options.list_timeout_s:g} s", False, 0.0
         if fresh.problem and not self.tool_list.problem:
-            return fresh.problem, False
+            return fresh.problem, False, 0.0
         was_expected, self._expects_changes = self._expects_changes, False
         changed = self._adopt(connection, fresh)
         if changed and not was_expected:
             self.found_changes.notify()
-        return "", changed
+        return "", changed, 0.0
 
 
 def _explain_no_tools(definitions: Sequence[Any], tool_list: ToolList) -> str:
