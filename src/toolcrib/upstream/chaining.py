@@ -10,7 +10,7 @@ Search replies may be toolcrib's own, or of servers like it: a list of entries w
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -98,7 +98,10 @@ class ChainedServer(UpstreamServer):
             return ()
         asked = [_search_arguments(search, query, request.filters, request.limit) for query in request.queries]
         replies = await self._search_all(forwarded, search, asked)
-        hits = [hit for query, reply in enumerate(replies) for hit in self._hits(ctx, reply, query, request.filters)]
+        hits: list[Hit] = []
+        for query, reply in enumerate(replies):
+            usable = await self._without_held(self._usable(reply, request.filters))
+            hits += [self._hit(ctx, found, query) for found in usable]
         return sorted(hits, key=lambda hit: (-hit.score, hit.tool.id))
 
     async def get_tool(self, ctx: Context, name: str) -> Tool | None:
@@ -121,7 +124,7 @@ class ChainedServer(UpstreamServer):
         (reply,) = await self._search_all(
             forwarded, search, [_search_arguments(search, name, Filters(), _LOOKUP_LIMIT)]
         )
-        for found in self._usable(reply, Filters()):
+        for found in await self._without_held(self._usable(reply, Filters())):
             if found.tool.name == name:
                 return self._found.keep(ctx.caller, found.tool)
         return None
@@ -196,12 +199,18 @@ class ChainedServer(UpstreamServer):
 
     # -- reading its replies ---------------------------------------------------------------------------------------
 
-    def _hits(self, ctx: Context, reply: ToolResult, query: int, filters: Filters) -> Iterator[Hit]:
-        for found in self._usable(reply, filters):
-            tool = self._listed_tool(found)
-            if tool is None:
-                tool = self._found.keep(ctx.caller, found.tool) if found.has_schema else found.tool
-            yield to_hit(found, tool=tool, query=query, signature=signature(tool))
+    def _hit(self, ctx: Context, found: RemoteHit, query: int) -> Hit:
+        tool = self._listed_tool(found)
+        if tool is None:
+            tool = self._found.keep(ctx.caller, found.tool) if found.has_schema else found.tool
+        return to_hit(found, tool=tool, query=query, signature=signature(tool))
+
+    async def _without_held(self, found: Iterable[RemoteHit]) -> list[RemoteHit]:
+        """Leave out the tools that are held for what the lint finds in them. A listed one is shown as it is listed."""
+        usable = list(found)
+        new = [one.tool for one in usable if self._listed_tool(one) is None]
+        held = await self._supervisor.pins.held_findings(new)
+        return [one for one in usable if one.tool.name not in held]
 
     def _usable(self, reply: ToolResult, filters: Filters) -> Iterator[RemoteHit]:
         if refusal := refusal_reason(reply):

@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from toolcrib.errors import InvalidArguments, ToolcribError
+from toolcrib.formats.mcp import tool as list_entry
 from toolcrib.providers.base import Documents
 from toolcrib.schema import Schema
 from toolcrib.state.base import StateCodec, StateStore
@@ -494,6 +495,24 @@ class PinWatch:
         found = await self._store.review_documents(self._server, documents, hold_findings=self._options.lint != "off")
         self.document_review = self._held(found)
         return self.document_review.held_documents(documents)
+
+    async def held_findings(self, tools: Sequence[Tool]) -> frozenset[str]:
+        """The names of tools that were found, never listed, and are held for hard findings of the lint.
+
+        They have no pins, since a server that is searched does not say which tools it has.
+        """
+        if not tools or not self.holds or self._options.lint == "off":
+            return frozenset()
+
+        def lint() -> frozenset[str]:
+            return frozenset(tool.name for tool in tools if _hard_findings(self._server, list_entry(tool)))
+
+        held = await anyio.to_thread.run_sync(lint)
+        if held:
+            logger.warning(
+                "%s: the lint has hard findings in %s, so they are held", self._server, sorted(held)[:_MAX_NAMED]
+            )
+        return held
 
     def _held(self, review: PinReview) -> PinReview:
         _log_changes(self._server, review)
