@@ -114,6 +114,7 @@ async def test_a_gateway_says_in_its_health_and_metrics_that_state_is_not_saved(
         ["tokens", "list"],
         ["tokens", "revoke", "abc"],
         ["trust", "notes"],
+        ["login", "notes"],
         ["logout", "notes"],
         ["state", "clear", "pins"],
     ],

@@ -128,8 +128,9 @@ async def _service(settings: Any) -> AsyncIterator[Any]:
     if settings.fleet.logins.key_file is None and not settings.fleet.logins.key:
         raise SettingsError("State is kept in memory only, so a login would end with this command.", hint="Set state.")
     service_type = import_module("toolcrib.upstream.logins").LoginService
-    async with state_options.make_store(settings.state, must_open=True) as store, anyio.create_task_group() as group:
-        service = service_type(store, settings.fleet.logins)
+    store = state_options.make_store(settings.state, must_open=True)
+    service = service_type(store, settings.fleet.logins)  # before the store is opened: it fails before a person logs in
+    async with store, anyio.create_task_group() as group:
         service.start_soon = group.start_soon
         try:
             yield service
