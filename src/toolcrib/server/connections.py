@@ -39,6 +39,8 @@ _PROBE_AFTER_S: Final = 0.1
 """How long after its last byte a client is believed to be there."""
 _MAX_PROBE_WAIT_S: Final = 5.0
 _LOG_EVERY_S: Final = 60.0
+_POINTLESS_ADVICE: Final = "No supported WebSocket library"
+"""How uvicorn begins to say what to install after each request to upgrade. This server speaks no websockets."""
 _SPARE_DESCRIPTORS: Final = 256
 """For servers and files; the rest may be connections."""
 _REFUSALS: Final = {
@@ -85,6 +87,8 @@ class RepeatedWarnings(logging.Filter):
         text = str(record.msg)
         if record.levelno != logging.WARNING:
             return True
+        if text.startswith(_POINTLESS_ADVICE):
+            return False
         now_s = self._clock()
         if now_s < self._due_s.get(text, now_s):
             self._skipped[text] = self._skipped.get(text, 0) + 1
@@ -373,7 +377,7 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
             self._arm(None)
         self._missing = found.head + found.body
         rest = self._parse(data)
-        if rest:
+        if rest and not self.transport.is_closing():
             self.keep_for_later(rest)
 
     def _hold(self, data: bytes) -> None:
