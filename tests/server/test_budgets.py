@@ -97,7 +97,7 @@ async def test_bodies_beyond_the_budget_are_refused_until_there_is_room_again(
 ) -> None:
     part = b"x" * 150_000
     with anyio.fail_after(20):
-        async with served(**limits) as (url, app, events):
+        async with served(max_body_bytes=LARGE + 1_000, **limits) as (url, app, events):
             async with connected(url) as unfinished:
                 await unfinished.send(head("ann", None if is_chunked else LARGE))
                 await unfinished.send(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
@@ -116,9 +116,15 @@ async def test_bodies_beyond_the_budget_are_refused_until_there_is_room_again(
             assert f'toolcrib_refusals_total{{limit="{setting}"}}' in app.telemetry.metrics.text()
 
 
-@pytest.mark.parametrize(("declared", "status"), [("0" * 30 + f"{LARGE}", 429), ("9" * 5_000, 413)])
+async def test_the_largest_body_that_is_allowed_always_fits() -> None:
+    with anyio.fail_after(20):
+        async with served(max_pending_bytes_per_caller=1, max_pending_bytes=1) as (url, _, _):
+            assert (await list_as(url, "ann", 3_000_000)).status_code == 200
+
+
+@pytest.mark.parametrize(("declared", "status"), [("0" * 30 + f"{LARGE + 1}", 413), ("9" * 5_000, 413)])
 async def test_a_length_of_many_digits_counts_as_what_it_says(declared: str, status: int) -> None:
-    app = App(Settings(http=HttpOptions(allowed_hosts=("test",), max_pending_bytes_per_caller=1_000)))
+    app = App(Settings(http=HttpOptions(allowed_hosts=("test",), max_body_bytes=LARGE, max_pending_bytes=1)))
     asgi, sent = app.asgi(), list[Any]()
     headers = [(b"host", b"test"), (b"content-type", b"application/json"), (b"content-length", declared.encode())]
     scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
@@ -137,7 +143,7 @@ async def test_a_length_of_many_digits_counts_as_what_it_says(declared: str, sta
 
 async def test_a_body_whose_sender_has_no_token_is_refused_before_it_is_read_and_takes_nothing() -> None:
     with anyio.fail_after(10):
-        async with served(max_pending_bytes=LARGE) as (url, _, _), connected(url) as stranger:
+        async with served(max_body_bytes=LARGE, max_pending_bytes=1) as (url, _, _), connected(url) as stranger:
             await stranger.send(head("eve", LARGE))
             assert await first_line(stranger) == b"HTTP/1.1 401 Unauthorized"
             assert (await list_as(url, "ann", LARGE // 2)).status_code == 200

@@ -25,7 +25,8 @@ _LISTEN: Final = LISTEN_METHOD.encode()
 _LENGTH_DIGITS: Final = 18
 """Of a length; one with more is too large anyway, and takes long to be read."""
 _RETRY_AFTER_S: Final = 5
-_MIB: Final = 1024 * 1024
+_ALL_BYTES: Final = "http.max_pending_bytes"
+_ALL_STREAMS: Final = "http.max_streams"
 
 
 def owner_of(scope: Scope) -> Owner:
@@ -78,7 +79,9 @@ class BudgetMiddleware:
         self._app = app
         self._options = options
         self._report = report
-        self.bytes = Budget(options.max_pending_bytes, options.max_pending_bytes_per_caller)
+        # The largest body that is allowed has to fit, or it would be refused for ever as if it could come later.
+        least = options.max_body_bytes
+        self.bytes = Budget(max(options.max_pending_bytes, least), max(options.max_pending_bytes_per_caller, least))
         self.streams = Budget(options.max_streams, options.max_streams_per_caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,7 +99,7 @@ class BudgetMiddleware:
 
     async def _serve_stream(self, owner: Owner, length: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         if (of := self.streams.lack(owner)) is not None:
-            await self._refuse(_too_many_streams(of, self._options), scope, receive, send)
+            await self._refuse(_too_many_streams(of, self.streams), scope, receive, send)
             return
         self.streams.take(owner)
         try:
@@ -111,7 +114,7 @@ class BudgetMiddleware:
         if length > self._options.max_body_bytes:
             length = 0  # it is answered without being read
         if (of := self.bytes.lack(owner, length)) is not None and length:
-            await self._refuse(_too_many_bytes(of, self._options), scope, receive, send)
+            await self._refuse(_too_many_bytes(of, self.bytes), scope, receive, send)
             return
         self.bytes.take(owner, length)
         try:
@@ -124,7 +127,7 @@ class BudgetMiddleware:
         try:
             await self._app(scope, body.receive, send)
         except _NoRoom as full:
-            await self._refuse(_too_many_bytes(full.of, self._options), scope, receive, send)
+            await self._refuse(_too_many_bytes(full.of, self.bytes), scope, receive, send)
         finally:
             body.end()
 
@@ -186,21 +189,20 @@ def read_length(value: bytes) -> int | None:
     return int(value.lstrip(b"0")[:_LENGTH_DIGITS] or b"0") if value.isdigit() else None
 
 
-def _too_many_bytes(of: Literal["caller", "all"], options: HttpOptions) -> RateLimited:
+def _too_many_bytes(of: Literal["caller", "all"], budget: Budget) -> RateLimited:
     if of == "all":
-        most, whose, setting = options.max_pending_bytes, "All callers together", "http.max_pending_bytes"
-    else:
-        most, whose = options.max_pending_bytes_per_caller, "You"
-        setting = "http.max_pending_bytes_per_caller"
-    return _refusal(f"{whose} have requests of almost {most / _MIB:g} MiB under way", of, setting)
+        return _refusal(f"All callers together have {_mib(budget.total)} of requests under way", of, _ALL_BYTES)
+    return _refusal(f"You have {_mib(budget.each)} of requests under way", of, f"{_ALL_BYTES}_per_caller")
 
 
-def _too_many_streams(of: Literal["caller", "all"], options: HttpOptions) -> RateLimited:
+def _too_many_streams(of: Literal["caller", "all"], budget: Budget) -> RateLimited:
     if of == "all":
-        most, whose, setting = options.max_streams, "All callers together", "http.max_streams"
-    else:
-        most, whose, setting = options.max_streams_per_caller, "You", "http.max_streams_per_caller"
-    return _refusal(f"{whose} have {most} streams open", of, setting)
+        return _refusal(f"All callers together have {budget.total} streams open", of, _ALL_STREAMS)
+    return _refusal(f"You have {budget.each} streams open", of, f"{_ALL_STREAMS}_per_caller")
+
+
+def _mib(size: int) -> str:
+    return f"almost {size / (1024 * 1024):.3g} MiB"
 
 
 def _refusal(problem: str, of: str, setting: str) -> RateLimited:
