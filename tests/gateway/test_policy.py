@@ -1,5 +1,6 @@
 """Rules over scopes and tenants: which callers may see and call which tools."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.errors import SettingsError, ToolNotFound
-from toolcrib.gateway.policy import AllowAll, ByScopes, Patterns, Rule
+from toolcrib.gateway.policy import AllowAll, ByScopes, Patterns, ReplaceablePolicy, Rule, may_see_some
 from toolcrib.testing import FakeProvider, FakeSource, running
 from toolcrib.types import Action, Caller, Context, Decision, Tool
 
@@ -269,6 +270,66 @@ def test_a_rule_that_cannot_be_is_refused_with_its_field(field: str, wrong: dict
 def test_a_policy_that_cannot_be_is_refused_with_its_field(field: str, make: Callable[[], object]) -> None:
     with pytest.raises(SettingsError, match=field):
         make()
+
+
+@pytest.mark.parametrize(
+    ("answer", "allowed"),
+    [
+        (Decision.ALLOW, True),
+        ("allow", True),
+        (Decision.HIDE, False),
+        ("hide", False),
+        (None, None),
+        (False, None),
+        (True, None),
+        (0, None),
+        ("", None),
+        ("deny", None),
+        ("ALLOW", None),
+        ([], None),
+    ],
+)
+async def test_a_policy_of_ones_own_grants_nothing_by_what_is_no_decision(answer: Any, allowed: bool | None) -> None:
+    class Odd:
+        def scope(self, caller: Caller) -> None:
+            return None
+
+        def decide(self, caller: Caller, tool: Tool, action: Action) -> Any:
+            return answer
+
+    provider = FakeProvider([tool("admin:ban")])
+    async with running(FakeSource(provider), policy=Odd()) as gateway:
+        ctx = Context(caller=caller())
+        if allowed is None:
+            for door in (gateway.tools(ctx), gateway.find(ctx, "admin:ban"), gateway.call(ctx, "admin:ban")):
+                with pytest.raises(TypeError, match=r"Odd\.decide returned .*, which is not a Decision"):
+                    await door
+        else:
+            assert [found.id for found in await gateway.tools(ctx)] == ["admin:ban"] * allowed
+            with contextlib.nullcontext() if allowed else pytest.raises(ToolNotFound):
+                await gateway.call(ctx, "admin:ban")
+    assert bool(provider.calls) is bool(allowed)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([Rule(tools=("shop:*",))], True),
+        ([Rule(tools=("shop:greet",))], True),
+        ([Rule(tools=("sh*:greet", "other:*"))], True),
+        ([Rule(tools=("shop:greet",), scopes=("never",))], False),
+        ([Rule(tools=("shop:greet",), effect="hide"), Rule(tools=("other:*",))], False),
+        ([Rule(tools=("shop:greet",), action=Action.CALL)], False),
+        ([Rule(tools=("*:greet", "greet"))], False),
+        ([Rule(tags=("mcp:prompt",))], False),
+        ([Rule(tools=("shop:*",), effect="hide"), Rule(tools=("shop:greet",))], False),
+        ([Rule(tools=("shop:*",), scopes=("never",), otherwise="next"), Rule(tools=("shop:greet",))], True),
+        ([Rule(tools=("shop:greet",), effect="hide")], True),
+    ],
+)
+def test_a_server_is_known_to_those_whom_a_rule_shows_something_of_it(rules: list[Rule], expected: bool) -> None:
+    for policy in (ByScopes(rules), ReplaceablePolicy(ByScopes(rules))):
+        assert may_see_some(policy, caller(), "shop") is expected
 
 
 async def test_through_the_gateway_a_hidden_tool_is_a_missing_one() -> None:

@@ -62,10 +62,11 @@ async def world(effect: Effect, default: Effect | None, *, full: bool) -> AsyncI
     )
     app = App(settings, policy=policy)
     app.add_provider(FakeProvider(tools("desk", "read_note", full=full), status=ready("desk", namespace="desk")))
-    async with app, mcp.Client(app.server, mode="auto") as client:
+    async with app:
         await app.settled()
         ctx = Context(caller=Caller(id="ann")).with_providers(FakeProvider(tools("own", "read_own", full=full)))
-        yield World(app, client, ctx)
+        async with mcp.Client(app.server, mode="auto") as client:
+            yield World(app, client, ctx)
 
 
 async def said(work: Awaitable[Any]) -> Any:

@@ -18,7 +18,7 @@ from toolcrib.containment import contained
 from toolcrib.errors import InvalidName, InvalidTool, ServerUnavailable, ToolcribError
 from toolcrib.gateway.disk_catalog import DiskCatalog, searches_on_disk
 from toolcrib.gateway.offers import MergedTools, ProviderTools, invalid_field, reject_invalid
-from toolcrib.gateway.policy import allows_everything
+from toolcrib.gateway.policy import allows_everything, may_see_some
 from toolcrib.gateway.provider_state import declared_cache_s, failure_reason, read_tools
 from toolcrib.gateway.server_states import namespace_of
 from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
@@ -114,7 +114,7 @@ class FederatedSearch:
         space = _provider_namespace(backend)
         if space in namespace_counts(view) if space else _lists_visible_tool(view.base or view, backend):
             return True
-        return may_see(self._policy, ctx.caller, Tool(name="", namespace=space))
+        return may_see_some(self._policy, ctx.caller, space)
 
     def _providers_with(self, ctx: Context, view: View, feature: ProviderFeature) -> list[Backend]:
         """Return the providers with the feature that may be asked for this caller, overriding ones first.
@@ -131,8 +131,7 @@ class FederatedSearch:
         return [*first, *shared, *last]
 
     def _may_ask(self, ctx: Context, view: View, space: str) -> bool:
-        nameless = Tool(name="", namespace=space)
-        return not space or space in namespace_counts(view) or may_see(self._policy, ctx.caller, nameless)
+        return not space or space in namespace_counts(view) or may_see_some(self._policy, ctx.caller, space)
 
 
 def _lists_visible_tool(view: View, backend: Backend) -> bool:

@@ -6,9 +6,9 @@ Pure: a policy looks at the caller and the tool's definition, and at nothing els
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from toolcrib.checks import checked
 from toolcrib.errors import InsufficientScope, SettingsError
@@ -72,11 +72,30 @@ def allows_everything(policy: Policy | None) -> bool:
 
 def decide(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decision:
     """The policy's decision; the stricter one if the tool is also offered as that of a group of accounts."""
-    decision = policy.decide(caller, tool, action)
+    decision = _decided(policy, caller, tool, action)
     if decision is Decision.HIDE or not tool.meta or (key := group_key(tool)) is None:
         return decision
-    by_group = policy.decide(caller, replace(tool, namespace=key.namespace), action)
+    by_group = _decided(policy, caller, replace(tool, namespace=key.namespace), action)
     return decision if by_group is Decision.ALLOW else by_group
+
+
+def _decided(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decision:
+    """What the policy decides; its words count as decisions. Raises `TypeError` for anything else, which hides."""
+    decision: Any = policy.decide(caller, tool, action)  # an application's own policy may return anything
+    if decision.__class__ is Decision:
+        return decision
+    if isinstance(decision, str) and decision in _DECISIONS:
+        return _DECISIONS[decision]
+    raise TypeError(f"{type(policy).__name__}.decide returned {decision!r:.80}, which is not a Decision")
+
+
+def may_see_some(policy: Policy, caller: Caller, namespace: str) -> bool:
+    """Whether the policy may show the caller something of a namespace, of which nothing is known yet."""
+    nameless = Tool(name="", namespace=namespace)
+    if decide(policy, caller, nameless, Action.SEE) is not Decision.HIDE:
+        return True
+    current = policy.current if isinstance(policy, ReplaceablePolicy) else policy
+    return bool(namespace) and isinstance(current, ByScopes) and current.shows_some(caller, nameless)
 
 
 def lacking_scopes(policy: Policy, caller: Caller, tool: Tool) -> frozenset[str]:
@@ -309,6 +328,20 @@ class ByScopes:
         """Whether a rule says who may see the tool, so that `default` need not."""
         return bool(self._rules_for(tool)[0])
 
+    def shows_some(self, caller: Caller, nameless: Tool) -> bool:
+        """Whether a rule shows the caller single tools of the namespace of a nameless one, which is hidden."""
+        held = self._held(caller)
+        for rule in self._compiled:
+            if Action.SEE not in rule.actions:
+                continue
+            named = rule.names(held, caller)
+            if not rule.covers(nameless.id, ()):
+                if named and rule.effect is not Decision.HIDE and rule.is_about(nameless.namespace):
+                    return True
+            elif (rule.effect if named else rule.otherwise) is not None:
+                return False  # it hides the whole namespace, whatever the rules below say
+        return False
+
     def _rules_for(self, tool: Tool) -> tuple[tuple["_CompiledRule", ...], tuple["_CompiledRule", ...]]:
         # Clients can make up any number of URIs, so those are not cached.
         find = self._cover if RESOURCE_TAG in tool.tags else self._remembered
@@ -389,6 +422,11 @@ class _CompiledRule:
         if self._tools and not self._tools.matches(tool) and not (RESOURCE_TAG in tags and self._spelt.matches(tool)):
             return False
         return not self._tags or not self._tags.isdisjoint(tags)
+
+    def is_about(self, namespace: str) -> bool:
+        """Whether a pattern of the rule names the namespace; one for tools of all namespaces names none."""
+        spaces = [space for space, colon, _ in (text.partition(":") for text in self._tools.texts) if colon]
+        return any(fnmatchcase(namespace, space) for space in spaces if space != "*")
 
     def names(self, held: frozenset[str], caller: Caller) -> bool:
         """Whether the rule names a caller, who has these scopes."""

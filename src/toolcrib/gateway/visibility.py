@@ -9,7 +9,7 @@ from zlib import crc32
 from toolcrib.catalog import quote
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.offers import RejectedDefinition
-from toolcrib.gateway.policy import allows_everything
+from toolcrib.gateway.policy import allows_everything, may_see_some
 from toolcrib.gateway.server_states import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.gateway.view import View, may_see, merge_sorted
 from toolcrib.trust.pins import is_document
@@ -99,7 +99,7 @@ def _may_see_server(view: View, status: ServerStatus, policy: Policy, caller: Ca
     space = namespace_of(status)
     if space in namespace_counts(view):
         return True
-    return space not in _all_namespaces(view) and may_see(policy, caller, Tool(name="", namespace=space))
+    return space not in _all_namespaces(view) and may_see_some(policy, caller, space)
 
 
 def explain_rejected(

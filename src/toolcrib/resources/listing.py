@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import anyio.lowlevel
 
+from toolcrib.gateway.policy import decide
 from toolcrib.gateway.refresh import SingleFlight
 from toolcrib.gateway.view import may_see
 from toolcrib.names import wire_name
@@ -67,7 +68,7 @@ def may_see_all(policy: Policy, caller: Caller, tools: Iterable[Tool]) -> bool:
 
 def strictest_decision(policy: Policy, caller: Caller, tools: Iterable[Tool]) -> tuple[Decision, Tool]:
     """The strictest of the policy's decisions on calling these tools, and the tool that it applies to."""
-    found = [(policy.decide(caller, tool, Action.CALL), tool) for tool in tools]
+    found = [(decide(policy, caller, tool, Action.CALL), tool) for tool in tools]
     return max(found, key=lambda pair: _STRICTNESS.get(pair[0], len(_STRICTNESS)))
 
 

@@ -15,9 +15,10 @@ import anyio
 
 from toolcrib.errors import ApprovalRequired, InvalidRequest, NotFound, NotStarted, ToolcribError, UpstreamError
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.policy import may_see_some
 from toolcrib.gateway.provider_state import provider_statuses
 from toolcrib.gateway.refresh import CatalogRefresher
-from toolcrib.gateway.view import ResolvedTool, may_see
+from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.providers.base import Backend, LogAudience, Provider
 from toolcrib.resources.listing import (
@@ -128,7 +129,7 @@ class ResourceManager:
 
     def _may_see_server(self, caller: Caller, backend: Backend) -> bool:
         """Whether the caller may know that the server exists."""
-        return may_see(self._policy, caller, Tool(name="", namespace=backend_namespace(backend)))
+        return may_see_some(self._policy, caller, backend_namespace(backend))
 
     async def _wait_for_listing(self, caller: Caller) -> None:
         """Wait for connected servers to list their documents; once per server."""
