@@ -486,9 +486,15 @@ class _StrictConnection(_BoundedConnection):
         if self._reading is None:
             self._read_part()
 
+    def _read_next(self) -> None:
+        self._reading = self.loop.call_soon(self._read_part)
+
     def _read_part(self) -> None:
         self._reading = None
         if self._closed or self.transport.is_closing():
+            return
+        if self._is_answering() and not self._in_body():
+            self.transport.pause_reading()  # the next request waits for the answer
             return
         part = bytes(self._to_parse[:_PART_BYTES])
         del self._to_parse[:_PART_BYTES]
@@ -497,7 +503,7 @@ class _StrictConnection(_BoundedConnection):
             return
         if self._to_parse:
             self.transport.pause_reading()
-            self._reading = self.loop.call_soon(self._read_part)
+            self._read_next()
         elif not self.flow.read_paused:
             self.transport.resume_reading()
 
@@ -531,6 +537,8 @@ class _StrictConnection(_BoundedConnection):
             self._has_begun()
         elif self._sends_no_more and not self._to_parse:
             self._close()
+        if self._to_parse and self._reading is None:
+            self._read_next()
 
     def _is_due(self) -> bool:
         return bool(self._to_parse) or super()._is_due()
