@@ -20,6 +20,8 @@ MAX_REASON: Final = 300
 """Characters of a reason in a status."""
 MAX_ERROR: Final = 1_000
 """Characters of an error's message, a line of a log, or a progress message."""
+MAX_RECORD: Final = 20_000
+"""Characters of a record in a log file, with its traceback."""
 MAX_QUESTION: Final = 10_000
 """Characters of a question to a person."""
 MAX_INSTRUCTIONS: Final = 20_000
@@ -28,10 +30,10 @@ MAX_INSTRUCTIONS: Final = 20_000
 MASK: Final = "***"
 """Replaces a secret."""
 _MARGIN: Final = 1_024
-"""Characters before a cut that are never shown: a secret that continues after the cut may not be recognized in them."""
+"""Characters that are read and not shown: without them, a secret at the end of what is shown may not be recognized."""
 _READ_FACTOR: Final = 4
 _MIN_READ: Final = 8_192
-"""Characters that are read at least; blanks and escapes among them leave less to show."""
+"""Characters that are shown at most, before blanks and escapes are removed from them."""
 
 _ESCAPE: Final = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 """A terminal's escape sequence: CSI, OSC, or two characters (ECMA-48)."""
@@ -189,17 +191,20 @@ def _sanitized(
     patterns: bool = True,
     bare_urls: bool = False,
 ) -> str:
-    margin = max(_MARGIN, values.longest)
-    read = max(_MIN_READ, _READ_FACTOR * limit) + margin
-    # Visible line ends and tabs stay until the text is arranged, so that words do not run together.
-    clean = arrange(visible(well_formed(text[:read])))
-    if bare_urls:
-        clean = _URL.sub(r"\1", _URL_USER.sub("", clean))
-    cut = len(text) > read
+    read, margin = max(_MIN_READ, _READ_FACTOR * limit), max(_MARGIN, values.longest)
+    clean = _cleaned(text[: read + margin], arrange, bare_urls=bare_urls)
     spans = sorted([*values.spans(clean), *(_secret_spans(clean) if patterns else ())])
-    if not cut:
+    if len(text) <= read + margin:
         return shorten(_replaced(clean, spans), limit)
-    return shorten(_replaced(clean, spans, max(0, len(clean) - margin)) + "…", limit)
+    # A secret that begins in what is shown is whole, or at least long enough to be recognized, with the margin.
+    shown = len(_cleaned(text[:read], arrange, bare_urls=bare_urls))
+    return shorten(_replaced(clean, spans, shown) + "…", limit)
+
+
+def _cleaned(text: str, arrange: Callable[[str], str], *, bare_urls: bool) -> str:
+    # Arranged last: line ends and tabs separate words until then.
+    clean = arrange(visible(well_formed(text)))
+    return _URL.sub(r"\1", _URL_USER.sub("", clean)) if bare_urls else clean
 
 
 def _spaced(text: str) -> str:

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from toolcrib.checks import unchecked
 from toolcrib.errors import InvalidTool, UpstreamError
 from toolcrib.formats.mcp import read_entry
-from toolcrib.sanitize import visible, well_formed
+from toolcrib.sanitize import MAX_QUESTION, NO_VALUES, SecretValues, paragraphs, visible, well_formed
 from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.schema.repair import ReadDefinition, read_definition
 from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
@@ -245,10 +245,33 @@ def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
         _check_input_request(str(key), request)
     return ToolResult(
         kind="input_required",
-        input_requests=requests if isinstance(requests, dict) else None,
+        input_requests={key: _readable(request) for key, request in requests.items()}
+        if isinstance(requests, dict)
+        else None,
         request_state=state if isinstance(state, str) else None,
         meta=_meta_of(raw),
     )
+
+
+def _readable(request: Object) -> Object:
+    if request["method"] != "elicitation/create":
+        return request
+    return {**request, "params": readable_question(request["params"])}
+
+
+def readable_question(params: Mapping[str, Any], values: SecretValues = NO_VALUES) -> dict[str, Any]:
+    """The params of a server's question to a person with a message that is not too long, without what people cannot
+    see and without the values.
+
+    >>> readable_question({"message": "Sure\\u200b?", "requestedSchema": {"title": "A\\u202e"}})
+    {'message': 'Sure?', 'requestedSchema': {'title': 'A'}}
+    """
+    asked = dict(params)
+    if isinstance(message := asked.get("message"), str):
+        asked["message"] = paragraphs(message, MAX_QUESTION, values, keep_examples=True)
+    if "requestedSchema" in asked:
+        asked["requestedSchema"] = with_visible_texts(asked["requestedSchema"])
+    return asked
 
 
 def _check_input_request(key: str, request: Any) -> None:

@@ -22,7 +22,7 @@ from tests.cli.conftest import broken, toolbox
 
 from toolcrib.app import App
 from toolcrib.cli.output import ExitCode
-from toolcrib.cli.serve import JsonFormatter
+from toolcrib.cli.serve import JsonFormatter, PlainFormatter
 from toolcrib.tracing import TRACING
 
 Settings = Callable[..., Path]
@@ -111,6 +111,16 @@ def test_a_json_log_has_an_object_per_line() -> None:
     assert "\n" not in line
     assert (logged["level"], logged["logger"], logged["message"]) == ("info", "toolcrib.serve", "git\nis ready")
     assert datetime.fromisoformat(logged["time"]).tzinfo is not None
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), PlainFormatter()])
+def test_a_logged_exception_is_cut_and_clean_and_shows_no_secret(formatter: logging.Formatter) -> None:
+    error = ValueError("\x1b[31mpassword=hunter2 " + "\u202ex" * 1_000_000)
+    record = logging.LogRecord("toolcrib", logging.ERROR, "f", 1, "it raised", (), (ValueError, error, None))
+    line = formatter.format(record)
+    assert "password=***" in line
+    assert len(line) < 50_000
+    assert not {"\x1b", "\u202e"} & set(line)
 
 
 def test_the_settings_can_ask_for_a_json_log_and_the_command_line_has_the_last_word(settings: Settings) -> None:

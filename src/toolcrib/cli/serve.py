@@ -19,9 +19,10 @@ import anyio
 import anyio.abc
 
 from toolcrib.app import App
-from toolcrib.cli.output import UsageError, pluralize, printable
+from toolcrib.cli.output import UsageError, pluralize
 from toolcrib.errors import NotStarted, SettingsError, StateUnavailable
 from toolcrib.middleware.audit import AUDIT_LOGGER, CURRENT_RECORD
+from toolcrib.sanitize import MAX_RECORD, paragraphs
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsWatcher, load_watch
 from toolcrib.state.base import StateStore
@@ -305,7 +306,7 @@ def _log_to_stderr(options: LogOptions, *, worker: int = 0) -> None:
     """Log with times and levels; at level info, what servers do and warnings of the settings. Names the worker."""
     handler = logging.StreamHandler(sys.stderr)
     plain = _LOG_LINE if not worker else _LOG_LINE.replace("%(name)s", f"%(name)s worker {worker}")
-    handler.setFormatter(JsonFormatter(worker) if options.as_json else _PlainFormatter(plain))
+    handler.setFormatter(JsonFormatter(worker) if options.as_json else PlainFormatter(plain))
     root = logging.getLogger()
     root.handlers[:] = [handler]  # instead of the one that verbs log to with --debug
     level = options.level.upper()
@@ -324,11 +325,11 @@ def _audit_to_stderr(audit: bool | str) -> None:  # noqa: FBT001 - it is the set
     log.propagate = False
 
 
-class _PlainFormatter(logging.Formatter):
-    """Removes control characters: messages quote the output of servers."""
+class PlainFormatter(logging.Formatter):
+    """Cuts, cleans and masks each record: messages quote the output of servers, and tracebacks the errors of tools."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return paragraphs(super().format(record), MAX_RECORD)
 
 
 def _request_ids() -> dict[str, str | int]:
@@ -351,10 +352,10 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": paragraphs(record.getMessage(), MAX_RECORD),
             **self._worker,
         }
         line |= _request_ids()
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = paragraphs(self.formatException(record.exc_info), MAX_RECORD)
         return json.dumps(line)

@@ -10,9 +10,10 @@ import logging
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, Literal
+from itertools import takewhile
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -20,10 +21,11 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from pydantic_core import to_json
 
 from toolcrib.providers.base import LogAudience
+from toolcrib.sanitize import MAX_ERROR, MAX_NAME, one_line, paragraphs
 from toolcrib.types import Client, Context, Object, SessionClient, TaskRequest, Unsubscribe
 from toolcrib.upstream.channel import TASK_STATUS
 from toolcrib.upstream.redact import Redactor
-from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, replace_surrogates
+from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, readable_question
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,10 @@ _LEVELS: Final = {
 }
 ANSWER_TIMEOUT_S: Final = 600.0
 """How long a person or a model may take to answer a question, in seconds."""
-_MAX_LOGGED: Final = 1000
+_MAX_LOGGED: Final = 10_000
+"""Characters, keys and items of a log message that clients receive."""
+_LEFT_OUT: Final = "…"
+_T = TypeVar("_T")
 _MAX_PER_SECOND: Final = 20
 """Messages forwarded per server and second; further ones are only counted."""
 _MAX_DEPTH: Final = 20
@@ -112,7 +117,7 @@ class LogForwarder:
     def __init__(self, name: str, redact: Redactor, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is in seconds."""
         self._name = name
-        self._redact = redact
+        self.redact = redact
         self._clock = clock
         self._listeners: dict[object, Callable[[LogAudience | None, Object], None]] = {}
         self._second, self._count = 0, 0
@@ -128,12 +133,12 @@ class LogForwarder:
         level = params.get("level")
         if level not in _LEVELS or "data" not in params or not self._has_room():
             return None
-        data = replace_surrogates(params["data"])
+        data = _Excerpt(self.redact).of(params["data"])
         if logger.isEnabledFor(_LEVELS[level]):
-            logger.log(_LEVELS[level], "%s logged: %s", self._name, self._redact(_log_text(data), _MAX_LOGGED))
+            logger.log(_LEVELS[level], "%s logged: %s", self._name, self.redact(_log_text(data), MAX_ERROR))
         own = params.get("logger")
         name = f"{self._name}.{own}" if isinstance(own, str) and own else self._name
-        return {"level": level, "logger": replace_surrogates(name), "data": self._redacted(data, _MAX_DEPTH)}
+        return {"level": level, "logger": one_line(name, MAX_NAME, self.redact.values), "data": data}
 
     def publish(self, recipient: LogAudience | None, message: Object) -> None:
         """Pass a message to the subscribers."""
@@ -153,14 +158,36 @@ class LogForwarder:
         self._count += 1
         return self._count <= _MAX_PER_SECOND
 
-    def _redacted(self, value: Any, depth: int) -> Any:
+
+class _Excerpt:
+    """The beginning of a log message's data, without secrets: so many characters, keys and items of it."""
+
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
+        self._left = _MAX_LOGGED
+
+    def of(self, value: Any, depth: int = _MAX_DEPTH) -> Any:
+        """The beginning of one value; an ellipsis for what is left out."""
+        self._left -= 1
+        if self._left <= 0 or (depth == 0 and isinstance(value, dict | list)):
+            return _LEFT_OUT
         if isinstance(value, str):
-            return self._redact.blank(value)
-        if depth == 0:
-            return None
+            text = paragraphs(value, self._left, self._redact.values)
+            self._left -= len(text)
+            return text
         if isinstance(value, dict):
-            return {key: self._redacted(one, depth - 1) for key, one in value.items()}
-        return [self._redacted(one, depth - 1) for one in value] if isinstance(value, list) else value
+            found = {
+                one_line(key, MAX_NAME, self._redact.values): self.of(one, depth - 1)
+                for key, one in self._some(value.items())
+            }
+            return found if len(found) == len(value) else {**found, _LEFT_OUT: _LEFT_OUT}
+        if isinstance(value, list):
+            beginning = [self.of(one, depth - 1) for one in self._some(value)]
+            return beginning if len(beginning) == len(value) else [*beginning, _LEFT_OUT]
+        return value
+
+    def _some(self, items: Iterable[_T]) -> Iterator[_T]:
+        return takewhile(lambda _: self._left > 0, items)
 
 
 def _log_text(data: Any) -> str:
@@ -210,7 +237,8 @@ class UpstreamExchange:
         """Forward a progress notification, after what came before it. It also gives the request more time."""
         if self._limit is not None:
             self._limit.extend()
-        await self._send(lambda: self._client.progress(progress, total, message))
+        said = None if message is None else one_line(message, MAX_ERROR, self._logs.redact.values)
+        await self._send(lambda: self._client.progress(progress, total, said))
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Forward a notification, after what came before it; a log message is also written to our log."""
@@ -238,6 +266,8 @@ class UpstreamExchange:
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Put a request of the server to the client. Raises `MCPError` if the client cannot be asked, or fails."""
         asked = {key: value for key, value in params.items() if key != "_meta"}
+        if method == "elicitation/create":
+            asked = readable_question(asked, self._logs.redact.named)
         if self._task:
             asked["_meta"] = {RELATED_TASK_META: {"taskId": self._task}}
         if not self._may_ask or not self._can_ask(method):

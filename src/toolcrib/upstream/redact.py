@@ -32,7 +32,7 @@ class Redactor:
 
     def __init__(self, options: ServerOptions) -> None:
         self.values = SecretValues(_secrets(options, _MIN_SECRET))
-        self._named = SecretValues(_secrets(options, math.inf))
+        self.named = SecretValues(_secrets(options, math.inf))
 
     def __call__(self, text: str, limit: int = MAX_REASON) -> str:
         """Return the text as one line of at most `limit` characters, without the secrets of the options, and without
@@ -44,7 +44,7 @@ class Redactor:
         """Return a text that a model or a person reads, of at most `limit` characters and with its lines, without the
         values whose names say that they are secret. Other values may belong in it, such as the name of a folder.
         """
-        return paragraphs(text, limit, self._named, keep_examples=True)
+        return paragraphs(text, limit, self.named, keep_examples=True)
 
     def blank(self, text: str) -> str:
         """Return the whole text, without the secrets of the options."""
