@@ -132,7 +132,8 @@ def read_tool(raw: Any, *, namespace: str) -> ReadTool:
         if visible(label) != label:
             return _refused(visible(label), "its name holds characters that cannot be seen")
         entry = with_visible_texts(entry)
-    return ReadTool(read_entry(entry, namespace), replace(read, left_out=(*read.left_out, *left_out)).remark(label))
+    read = replace(read, left_out=(*read.left_out, *left_out)) if left_out else read
+    return ReadTool(read_entry(entry, namespace), read.remark(label))
 
 
 def _refused(label: str, reason: str) -> ReadTool:

@@ -65,6 +65,11 @@ class ReadSchema:
     """What was repaired, each with its place."""
 
     @property
+    def is_valid(self) -> bool:
+        """Whether it is used as it was read, and all arguments are checked."""
+        return not self.repairs and not self.check.unchecked
+
+    @property
     def remark(self) -> str:
         """What an operator should know of it, in a line; empty if it is valid and checked."""
         named = [*self.repairs[:_MAX_NOTES]]
@@ -133,10 +138,10 @@ class ReadDefinition:
 
     def remark(self, tool: str) -> Rejected | None:
         """What an operator should know of it; None for a definition that is valid and checked."""
+        if not self.left_out and (self.schema is None or self.schema.is_valid):
+            return None
         repaired = f"without its {' and '.join(self.left_out)}, which cannot be read" if self.left_out else ""
         reason = "; ".join(filter(None, (repaired, self.schema.remark if self.schema else "")))
-        if not reason:
-            return None
         unchecked = self.schema is not None and bool(self.schema.check.unchecked)
         return Rejected(
             tool=tool, reason=reason, state="unchecked" if unchecked else "repaired", todo="correct it at its source"
