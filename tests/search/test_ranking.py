@@ -355,7 +355,7 @@ def probability(hit: Hit, count: int) -> float:
 def test_the_score_is_the_documented_function_of_raw(catalog: list[Tool], text: str) -> None:
     index, by = Index.build(catalog), Calibration()
     hits = ask(index, text).hits
-    if not split_words(text) or not hits:
+    if not split_words(text) or not hits or hits[0].named:
         return
     count = sum(tool.visibility is not Visibility.HIDDEN for tool in catalog)
     sure = probability(hits[0], count)
@@ -522,3 +522,19 @@ def test_tools_that_are_left_out_before_the_comparison_would_not_have_been_among
         return [search(index, request, mask=seen, options=options) for request in requests for seen in (None, mask)]
 
     assert replies(1_000) == replies(len(tools))
+
+
+@pytest.mark.parametrize("query", ["undo git add", "revert the git add", "please undo my git add"])
+def test_a_tool_that_does_what_is_to_be_undone_is_not_a_sure_answer(query: str) -> None:
+    tools = {
+        "git_add": "Adds file contents to the staging area.",
+        "git_reset": "Unstages all staged changes.",
+        "git_commit": "Records changes to the repository.",
+        "git_log": "Shows the commit logs.",
+    }
+    index = Index.build([Tool(namespace="git", name=name, description=text) for name, text in tools.items()])
+    hits = {hit.tool.name: hit for hit in search(index, SearchRequest(queries=(query,))).hits}
+    assert all(hit.weak for hit in hits.values())
+    assert next(iter(hits)) != "git_add"
+    assert "git_reset" in hits
+    assert not search(index, SearchRequest(queries=("git add",))).hits[0].weak

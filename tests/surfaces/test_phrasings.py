@@ -1,4 +1,4 @@
-"""One need in several words, and several needs: two inputs that every way to search tells from each other."""
+"""One need in several words, and several needs: two inputs, kept apart in every way to search."""
 
 import json
 from collections.abc import Callable, Sequence

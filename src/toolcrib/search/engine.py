@@ -300,7 +300,13 @@ def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) ->
         return answer
     if is_selected(text, named):
         answer = answer._replace(hits=())
+    elif len(query.sequence) == 1 and answer.hits and _is_named(task, answer.hits[0], named):
+        return answer._replace(hits=[replace(answer.hits[0], named=True), *answer.hits[1:]])
     return _with_named(task, answer, named, _hits_of(task, query, named, place))
+
+
+def _is_named(task: SearchTask, hit: Hit, named: Sequence[NamedTool]) -> bool:
+    return any(task.view.parts[one.part].segment.tools[one.position].key == hit.tool.key for one in named)
 
 
 def _answer_scorer(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:

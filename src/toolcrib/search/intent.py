@@ -49,6 +49,8 @@ _VERBS = (
     "mark flag label tag | assign star pin",
     # download
     "download export save | get take",
+    # undo
+    "| undo revert rollback restore unstage recover reset",
 )
 """The verbs of each kind: those that tools are named by, then those that only requests use in that sense.
 
@@ -56,6 +58,8 @@ A verb may have several kinds: to open is to show, to create or to visit, and th
 """
 
 _READ, _CREATE, _CALCULATE = 1, 2, 32
+_UNDO = 1 << len(_VERBS) - 1
+"""The kind of verbs that ask for the opposite of what follows."""
 
 
 def _kinds_by_word(texts: Iterable[str]) -> Mapping[str, int]:
@@ -113,17 +117,21 @@ class Intent(NamedTuple):
     """The kinds of the verb, one bit each; 0 for a verb of no kind."""
     objects: tuple[str, ...] = ()
     """The nouns that it is about."""
+    undone: tuple[str, ...] = ()
+    """The words after a verb that undoes: a tool that is called so does what is to be undone."""
 
 
 def read_intent(clause: Sequence[str]) -> Intent:
     """Read the intent of a clause, given its words in lower case with stop words.
 
     >>> read_intent("please delete the old slack channel".split())
-    Intent(verb='delete', kinds=8, objects=('channel',))
+    Intent(verb='delete', kinds=8, objects=('channel',), undone=())
     >>> read_intent("which branches do we have".split())
-    Intent(verb='which', kinds=33, objects=('branches',))
+    Intent(verb='which', kinds=33, objects=('branches',), undone=())
     >>> read_intent("screenshot this for me".split())
-    Intent(verb='screenshot', kinds=0, objects=('screenshot',))
+    Intent(verb='screenshot', kinds=0, objects=('screenshot',), undone=())
+    >>> read_intent("undo git add".split()).undone
+    ('git', 'add')
     """
     asks, first = _opening(clause)
     if asks:
@@ -135,7 +143,9 @@ def read_intent(clause: Sequence[str]) -> Intent:
             continue
         kinds, rest = verb_kinds(verb), clause[place + 1 :]
         if kinds or (not seen and rest and rest[0] in _DETERMINERS):
-            return Intent(verb, kinds & _possible_kinds(verb, rest), _objects(rest) or (verb,))
+            kinds &= _possible_kinds(verb, rest)
+            undone = tuple([word for word in rest if word not in STOP_WORDS]) if kinds & _UNDO else ()
+            return Intent(verb, kinds, _objects(rest) or (verb,), undone)
         seen += 1
         if seen == _MAX_VERB_PLACE:
             break

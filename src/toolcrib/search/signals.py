@@ -367,6 +367,7 @@ _MAX_SYNONYMS = 2048
 def _verb_signal(segment: Segment, named: Sequence[int], slots: _SlotWords, meaning: QueryMeaning) -> list[float]:
     """1 if a tool does what some clause wants done, -1 if its name says something else, 0 if neither is known.
 
+    Less than -1 for a tool that is called what is to be undone, as `git_add` is for "undo git add".
     `named` has the kinds of the verbs in the name of each tool.
     """
     found = [-1.0 if kinds else 0.0 for kinds in named]
@@ -382,7 +383,24 @@ def _verb_signal(segment: Segment, named: Sequence[int], slots: _SlotWords, mean
             for tool, place in at:
                 if place < MAX_NAME_WORDS and not named[tool]:
                     found[tool] = 1.0
-    return [1.0 if kinds & asked else value for kinds, value in zip(named, found, strict=True)]
+    found = [1.0 if kinds & asked else value for kinds, value in zip(named, found, strict=True)]
+    undone = {stem(word) for intent in meaning.intents for word in intent.undone}
+    return _lower_undone(segment, found, slots, undone) if undone else found
+
+
+def _lower_undone(segment: Segment, found: list[float], slots: _SlotWords, undone: set[str]) -> list[float]:
+    """Lower the signal of the tools whose name has only words that are to be undone."""
+    numbers = {segment.vocabulary.stem_numbers.get(word, -1) for word in undone}
+    names: dict[int, set[int]] = {}
+    for place, number in zip(slots.at.tolist(), slots.stems.tolist(), strict=True):
+        tool, slot = divmod(place, WORD_SLOTS)
+        if slot < MAX_NAME_WORDS:
+            names.setdefault(tool, set()).add(number)
+    return [_UNDONE if tool in names and names[tool] <= numbers else value for tool, value in enumerate(found)]
+
+
+_UNDONE = -8.0
+"""The signal of a tool that does what is to be undone; it outweighs that its name and description fit. Set by hand."""
 
 
 def best_query_words(segment: Segment, words: Ints, meaning: QueryMeaning) -> Iterator[tuple[int, str]]:
