@@ -33,7 +33,7 @@ def server(*command: str) -> Iterator[tuple[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         said, log = Path(folder) / "said", Path(folder) / "log"
         with said.open("w") as out, log.open("w") as errors:
-            # Files, since a pipe that nobody reads stops a process once it is full.
+            # Files, since a pipe without a reader stops a process once it is full.
             process = subprocess.Popen([sys.executable, *command], stdout=out, stderr=errors)
         with ending(process):
             yield wait_until(process, lambda: _address(said), log=log), process.pid

@@ -45,7 +45,7 @@ async def test_without_tokens_this_machine_gets_in_and_a_cookie_that_no_script_r
         assert "set-cookie" not in (await browser.get("/")).headers
 
 
-async def test_a_console_without_tokens_lets_nobody_of_another_machine_in() -> None:
+async def test_a_console_without_tokens_refuses_other_machines() -> None:
     async with Browser(console_app(), peer="10.0.0.7") as browser:
         for path in ("/", "/sign-in", "/calls"):
             response = await browser.get(path)

@@ -327,7 +327,9 @@ async def test_a_policy_of_ones_own_grants_nothing_by_what_is_no_decision(answer
         ([Rule(tools=("shop:greet",), effect="hide")], True),
     ],
 )
-def test_a_server_is_known_to_those_whom_a_rule_shows_something_of_it(rules: list[Rule], expected: bool) -> None:
+def test_a_server_is_known_to_callers_with_a_rule_that_shows_them_something_of_it(
+    rules: list[Rule], expected: bool
+) -> None:
     for policy in (ByScopes(rules), ReplaceablePolicy(ByScopes(rules))):
         assert may_see_some(policy, caller(), "shop") is expected
 

@@ -192,7 +192,7 @@ async def test_other_paths_and_methods_are_not_handled_as_mcp(method: str, path:
         ({"tokens": TOKENS}, "10.0.0.7", "localhost", 401),
     ],
 )
-async def test_an_app_that_authenticates_nobody_is_for_this_machine_alone(
+async def test_an_app_without_authentication_is_for_this_machine_alone(
     options: dict[str, Any], peer: str, host: str, status: int
 ) -> None:
     async with crib() as served:

@@ -70,7 +70,7 @@ async def world(effect: Effect, default: Effect | None, *, full: bool) -> AsyncI
 
 
 async def said(work: Awaitable[Any]) -> Any:
-    """What somebody gets, be it an answer or an error."""
+    """The answer, or the error in its place."""
     try:
         return await work
     except MCPError as error:

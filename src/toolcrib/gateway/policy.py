@@ -252,7 +252,7 @@ class ByScopes:
 
     Put special rules above general ones. A rule whose `otherwise` is `next` decides only for the callers it names. If
     no rule decides, `default` applies. Without one, it is `hide` as soon as a rule has the effect `allow`, so that
-    whoever grants some tools does not grant all others; rules that only hide or ask leave the rest allowed.
+    a policy that grants some tools does not grant all others; rules that only hide or ask leave the rest allowed.
 
     >>> policy = ByScopes([Rule(tools=("admin:*", "*:delete_*"), scopes=("admin",)), Rule(tools=("github:*",))])
     >>> tools = [Tool(name="ban", namespace="admin"), Tool(name="read", namespace="github"), Tool(name="wipe")]
