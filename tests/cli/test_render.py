@@ -132,6 +132,11 @@ def untrusted() -> Exception:
         (broken_by(socket.gaierror()), "Check that it is running"),
         (broken_by(untrusted()), "SSL_CERT_FILE"),
         (broken_by(ssl.SSLError(1, "wrong version number")), '"http://"'),
+        ("the proxy http://p:1 refused the connection", "HTTP_PROXY"),
+        ("the proxy http://p:1 requires credentials; write a user and a password into its address", "credentials"),
+        ("the message endpoint /v1/messages that it named answered 404 Not Found", "prefix"),
+        (describe_status(403, httpx2.Headers({"content-type": "text/html"}), b""), "firewall"),
+        (describe_transport_error(httpx2.RemoteProtocolError(""), maybe_tls=True), '"https://"'),
         ("who knows", "an MCP endpoint"),
     ],
 )

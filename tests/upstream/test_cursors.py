@@ -57,7 +57,11 @@ async def listed(method: str, by_cursor: dict[str, Any]) -> tuple[int, ServerSta
 
 
 @pytest.mark.parametrize("method", LISTS)
-@pytest.mark.parametrize("cursor", ["", "next", 2, 0, 2.5], ids=str)
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "next", 2, pytest.param(0, marks=pytest.mark.slow), pytest.param(2.5, marks=pytest.mark.slow)],
+    ids=str,
+)
 async def test_every_page_is_read_whatever_the_cursor(method: str, cursor: Any) -> None:
     assert await listed(method, pages(method, first=cursor, second="none")) == (2, READY, "")
     assert await listed(method, pages(method, first=cursor, second=None)) == (2, READY, "")

@@ -67,6 +67,14 @@ _COMMAND: Final[_AdviceTable] = (
     (r"", "Run its command by hand to see what it says; its environment holds only what env gives it."),
 )
 _URL: Final[_AdviceTable] = (
+    (r"^the proxy .* requires credentials", "Put the proxy's credentials into its address, where toolcrib is started."),
+    (r"^the proxy ", "Correct HTTP_PROXY or HTTPS_PROXY where toolcrib is started, or name its host in NO_PROXY."),
+    (
+        r"^the message endpoint ",
+        "Correct its url, or what it says of itself: behind a proxy with a prefix, it may not know it.",
+    ),
+    (r"as a firewall sends", "Ask whoever runs the firewall before it, or give the headers that it expects."),
+    (r"if this port speaks TLS", 'Write "https://" in its url, if it speaks TLS; otherwise see its own log.'),
     (r"\bHTTP 40[13]\b", _CREDENTIALS),
     (r"\bHTTP 407\b", "Put the proxy's credentials into the proxy's address, where toolcrib is started."),
     (r"\bHTTP 40[45]\b", 'Correct its url, or its "type": "http" or "sse".'),
