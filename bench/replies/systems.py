@@ -93,6 +93,10 @@ class SearchSurface:
     def search(self, text: str) -> Reply:
         return self._ask({"query": text})
 
+    def replay(self, arguments: Mapping[str, Any]) -> Reply:
+        """The reply to a call with these arguments."""
+        return self._ask(arguments)
+
     def details(self, text: str, id_: str) -> Iterator[Reply]:  # noqa: ARG002 - the protocol's signature
         """By name, and then with as many tokens as it takes."""
         yield self._ask({"query": id_, "max_results": 1})

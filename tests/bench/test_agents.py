@@ -1,0 +1,102 @@
+"""The benchmark of agents: what a recording holds, how calls are read from answers, and what the table counts."""
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "bench" / "agents"
+MODEL = """
+import json, re, sys
+request = re.search(r"A user asks: (.*)", sys.stdin.read())[1]
+if "weather" in request:
+    print("I would look out of the window.")
+else:
+    print("Sure.", json.dumps({"name": "tool_search", "arguments": {"query": " ".join(request.split()[:6])}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[SimpleNamespace]:
+    """The modules of the benchmark, which is a folder with scripts and no package."""
+    names = ("models", "recordings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+        for name in names:
+            sys.modules.pop(name)
+
+
+def run(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, str(FOLDER), "--set", "everyday", "--per-set", "4", *arguments]
+    environment = {"TOOLCRIB_BENCH_AGENTS": str(folder), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+@pytest.mark.slow
+def test_a_recording_has_what_the_model_saw_and_its_first_calls(tmp_path: Path, bench: SimpleNamespace) -> None:
+    script, folder = tmp_path / "model.py", tmp_path / "recordings"
+    script.write_text(MODEL, encoding="utf-8")
+    run(folder, "record", "test.jsonl", "--model", "scripted", "--command", f"{sys.executable} {script}")
+    session, calls = bench.recordings.read_session(folder / "everyday-test.jsonl")
+    assert (session.model, session.tools, len(calls)) == ("scripted", "alone", 4)
+    assert [tool["name"] for tool in session.definitions][:2] == ["tool_search", "execute_tool"]
+    assert "Servers:" in session.definitions[0]["description"]
+    assert all(call.arguments is None or call.arguments["query"] for call in calls)
+    for call in calls:
+        assert session.prompt.format(request=call.request).count(call.request) == 1
+
+
+def test_without_recordings_there_is_no_table(tmp_path: Path) -> None:
+    assert "There are no recordings" in run(tmp_path, "report")
+
+
+def test_a_line_that_is_no_call_is_named(tmp_path: Path, bench: SimpleNamespace) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"model": "m"}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1"):
+        bench.recordings.read_session(path)
+
+
+CALL = {"query": "send mail"}
+ANSWERS: dict[str, Any] = {
+    "openai": {
+        "choices": [
+            {
+                "message": {
+                    "content": None,
+                    "tool_calls": [
+                        {
+                            "id": "1",
+                            "type": "function",
+                            "function": {"name": "tool_search", "arguments": json.dumps(CALL)},
+                        }
+                    ],
+                }
+            }
+        ]
+    },
+    "anthropic": {
+        "content": [
+            {"type": "text", "text": "I search."},
+            {"type": "tool_use", "id": "1", "name": "tool_search", "input": CALL},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("shape", ANSWERS)
+def test_the_first_call_is_read_from_an_answer_of_either_shape(bench: SimpleNamespace, shape: str) -> None:
+    assert bench.models.read_answer(ANSWERS[shape], shape) == ("tool_search", CALL)
+
+
+def test_an_answer_without_a_call_is_its_text(bench: SimpleNamespace) -> None:
+    assert bench.models.read_answer({"choices": [{"message": {"content": "No."}}]}, "openai") == "No."
+    assert bench.models.find_call("{not json} and {} and [1]") == "{not json} and {} and [1]"
