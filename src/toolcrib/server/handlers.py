@@ -83,7 +83,7 @@ _BLOCKS_PER_STEP: Final = 200
 _Rule = tuple[Callable[[RequestContext], bool], ServerMiddleware[Any]]
 """Which requests a middleware is for."""
 DeferEntries = Callable[[Iterable[bytes]], Any]
-"""Keeps the encoded entries of a list for the response; returns what stands for them until then, None for nothing."""
+"""Keeps the encoded entries of a list for the response; returns their placeholder, or None if it keeps nothing."""
 ObserveRequest = Callable[[str, str, float], None]
 """Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
 
@@ -339,7 +339,7 @@ class ToolHandlers:
         return result
 
     def _write_page(self, page: Page[ListedTool], version: str, defer: DeferEntries | None) -> Any:
-        """The entries of a page, or what stands for them."""
+        """The entries of a page, or their placeholder."""
         entries = [entry for entry in (self._entries.get(tool, version) for tool in page.items) if entry is not None]
         placeholder = None if defer is None else defer(entry.encoded for entry in entries)
         return placeholder or [entry.entry for entry in entries]
