@@ -247,7 +247,11 @@ _BACKTRACK_LIMIT = 100_000
 _MAX_REASON = 240
 """Maximum length of a reason, in characters."""
 _DRAFT_07 = "http://json-schema.org/draft-07/schema#"
-_PATTERN_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)
+_MAX_PATTERN_BYTES = 400_000
+"""Size of a compiled regular expression; a larger one is left to the server."""
+_MAX_PATTERN_TEXT = 4_000
+"""Characters of arguments that are matched: the time grows with their number times the size of the expression."""
+_PATTERN_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT, size_limit=_MAX_PATTERN_BYTES)
 _LOOSE_DASH = re.compile(r"(\\[wWdDsS])-(?!\])|(?<!\[)-(\\[wWdDsS])")
 _ECMA_ONLY = re.compile(r"\\p\{[\w=]{1,60}\}|\\u\{[0-9a-f]{1,6}\}", re.IGNORECASE)
 """Parts of regular expressions that JavaScript knows and Python does not."""
@@ -259,6 +263,7 @@ _MAX_CHECKED_DEPTH = 100
 """Maximum depth of arguments: validation recurses, and would exhaust the stack."""
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
+_BY_PATTERN = ("patternProperties", "additionalProperties", "unevaluatedProperties")
 _IN_PLACE = ("not", "if", "then", "else")
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 _IN_PLACE_BY_NAME = ("dependentSchemas", "dependencies")
@@ -277,7 +282,17 @@ _ANY_CHILD = ""
 class Schema:
     """A valid input schema, compiled when the first arguments are checked."""
 
-    __slots__ = ("_is_checked", "_max_depth", "_properties", "_schema", "_validator", "_who", "unchecked")
+    __slots__ = (
+        "_has_patterns",
+        "_is_checked",
+        "_loose",
+        "_max_depth",
+        "_properties",
+        "_schema",
+        "_validator",
+        "_who",
+        "unchecked",
+    )
 
     def __init__(self, schema: Object, who: str, *, compiles: bool = True, unchecked: str = "") -> None:
         """`who` names the tool in messages. Raises `InvalidTool` for an invalid schema.
@@ -294,6 +309,9 @@ class Schema:
         self._schema = schema
         self._who = who
         self._validator: jsonschema_rs.Validator | None = None
+        self._has_patterns = False
+        self._loose: jsonschema_rs.Validator | None = None
+        """Without the patterns, for long arguments."""
 
     @property
     def properties(self) -> Object:
@@ -321,8 +339,8 @@ class Schema:
 
         `who` replaces the name of the tool in the message.
 
-        What cannot be checked in reasonable time, such as deeply nested arguments of a recursive schema, is left to
-        the server.
+        What cannot be checked in reasonable time, such as deeply nested arguments of a recursive schema, or patterns
+        where the arguments have more than 4,000 characters, is left to the server.
 
         >>> schema = Schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, "double")
         >>> schema.check({"n": 1})
@@ -337,9 +355,12 @@ class Schema:
             # Not kept when the schema was checked: it takes 14 KB, and most tools are never called.
             validator = compile_schema(self._schema, self._who)
             self._max_depth = max_depth(self._schema)
+            self._has_patterns = _has_patterns(self._schema)
             self._validator = validator
         if self._max_depth is not None and not checkable(arguments, self._max_depth):
             return
+        if self._has_patterns and _is_long(arguments):
+            validator = self._loose = self._loose or compile_schema(_without_patterns(self._schema), self._who)
         try:
             if validator.is_valid(arguments):
                 return
@@ -446,6 +467,37 @@ def _portable_pattern(pattern: str) -> str:
             continue
         return text
     return "" if is_pattern(pattern) else pattern
+
+
+def _has_patterns(schema: Object) -> bool:
+    return any(
+        isinstance(node, Mapping) and (isinstance(node.get("pattern"), str) or "patternProperties" in node)
+        for node in _walk_values(schema)
+    )
+
+
+def _without_patterns(node: Any) -> Any:
+    """The schema without its patterns, and with any properties where it has them by pattern."""
+    if isinstance(node, list):
+        return [_without_patterns(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    left = {key: value for key, value in node.items() if key != "pattern" or not isinstance(value, str)}
+    if isinstance(left.get("patternProperties"), Mapping):
+        left = {key: value for key, value in left.items() if key not in _BY_PATTERN}
+    return {key: _without_patterns(value) for key, value in left.items()}
+
+
+def _is_long(arguments: Any) -> bool:
+    """Whether arguments have more characters than are matched with patterns."""
+    left, todo = _MAX_PATTERN_TEXT, [arguments]
+    while todo and left >= 0:
+        value = todo.pop()
+        left -= len(value) if isinstance(value, str) else 1
+        todo.extend(_children(value))
+        if isinstance(value, Mapping):
+            left -= sum(len(key) for key in value if isinstance(key, str))
+    return left < 0
 
 
 def is_pattern(pattern: str) -> bool:
