@@ -86,7 +86,7 @@ class Raising(Provider):
 
 @dataclass
 class Gateway:
-    """A running app, and a client of it that keeps what it is told."""
+    """A running app, and a client of it that keeps what it receives."""
 
     app: App
     client: mcp.Client

@@ -1,4 +1,4 @@
-"""Every regular expression of the package takes time linear in the length of a text, whoever wrote the text."""
+"""Every regular expression of the package takes time linear in the length of a text."""
 
 import ast
 import dataclasses

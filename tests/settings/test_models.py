@@ -279,7 +279,10 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
     ("fields", "said"),
     [
         ({"surface": []}, 'mcp.json:3: toolcrib.surface is not a setting; did you mean "surfaces"?'),
-        ({"zzz": 1}, "mcp.json:3: toolcrib.zzz is not a setting; the settings here are always_visible, apps, "),
+        (
+            {"zzz": 1},
+            "mcp.json:3: toolcrib.zzz is not a setting; the settings here are always_visible, app_tokens, apps, ",
+        ),
         ({"http": {"prt": 1}}, 'mcp.json:4: toolcrib.http.prt is not a setting; did you mean "port"?'),
         ({"surfaces": ["serch"]}, 'mcp.json:4: toolcrib.surfaces[0] cannot be "serch"; did you mean "search"?'),
         (

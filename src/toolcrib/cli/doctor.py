@@ -73,7 +73,7 @@ _URL: Final[_AdviceTable] = (
         r"^the message endpoint ",
         "Correct its url, or what it says of itself: behind a proxy with a prefix, it may not know it.",
     ),
-    (r"as a firewall sends", "Ask whoever runs the firewall before it, or give the headers that it expects."),
+    (r"as a firewall sends", "Ask the operators of the firewall before it, or give the headers that it expects."),
     (r"if this port speaks TLS", 'Write "https://" in its url, if it speaks TLS; otherwise see its own log.'),
     (r"\bHTTP 40[13]\b", _CREDENTIALS),
     (r"\bHTTP 407\b", "Put the proxy's credentials into the proxy's address, where toolcrib is started."),

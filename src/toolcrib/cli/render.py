@@ -244,7 +244,7 @@ def print_description(tool: Tool, example: Object, *, as_json: bool) -> None:
 
 
 def unchecked_note(tool: Tool) -> str:
-    """Say that a call may send arguments that nobody has checked; empty if all are checked."""
+    """Say that a call may send unchecked arguments; empty if all are checked."""
     unchecked = _unchecked(tool)
     return f"Not all arguments are checked before a call: {unchecked}." if unchecked else ""
 

@@ -1,4 +1,4 @@
-"""Read the input schema of a tool that somebody else wrote: as it is if it is valid, and repaired where that is clear.
+"""Read the input schema of a tool from elsewhere: as it is if it is valid, and repaired where that is clear.
 
 A valid schema stays the same object. In an invalid one, what has only one meaning is written in a valid way, such as
 `"type": "str"`, `"required": null` or a missing `"type": "object"` at the root, and what has none is left out. If the
@@ -164,7 +164,7 @@ def read_definition(raw: Mapping[str, Any], who: str) -> ReadDefinition:
 
 
 def _read_output(raw: Any, who: str) -> Any:
-    """An output schema that a client can compile; None for one that nobody can. The same object if it is valid."""
+    """An output schema that a client can compile; None for one that no client can. The same object if it is valid."""
     if not isinstance(raw, Mapping) or raw.get("type") not in ("object", None):
         return raw if raw is None or isinstance(raw, Mapping) else None
     try:
@@ -201,7 +201,7 @@ class _Repair:
         return {"type": "object", **schema}
 
     def node(self, raw: Any, place: str) -> Any:
-        """A valid schema for what stands at this place."""
+        """A valid schema for what is at this place."""
         if isinstance(raw, bool):
             return raw
         if not isinstance(raw, Mapping):
