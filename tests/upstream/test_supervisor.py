@@ -199,7 +199,11 @@ async def test_a_server_may_set_its_own_first_pause(tmp_path: Path) -> None:
     ("spec", "options", "reason"),
     [
         ({"pages": [{"tools": []}]}, {}, "connected, but it offers no tools"),
-        ({"pages": [{"tools": [{"name": "bad"}]}]}, {}, "connected, but all of its tools were set aside"),
+        (
+            {"pages": [{"tools": [{"name": "bad", "inputSchema": "none"}]}]},
+            {},
+            "connected, but all of its tools were set aside",
+        ),
         ({}, {"allowed_tools": ()}, "connected, but none of its tools is allowed by its settings"),
         ({"pages": [{"tools": []}], "capabilities": {"prompts": {}}}, {}, ""),
     ],
