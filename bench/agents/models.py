@@ -29,7 +29,7 @@ class Model(Protocol):
     """Something that answers a request with a call."""
 
     prompt: str
-    """What it is told, with {request} in the place of the request."""
+    """What it is asked, with {request} in the place of the request."""
 
     def first_call(self, request: str) -> tuple[str, Mapping[str, Any]] | str:
         """The name and the arguments of its first call; what it says if it calls nothing."""

@@ -508,7 +508,11 @@ async def test_every_answer_is_that_of_the_sdk(monkeypatch: pytest.MonkeyPatch) 
     async with both(monkeypatch) as served:
         for exchange in generated():
             count += 1
-            direct, by_sdk = await served.ask(exchange), await served.ask_sdk(exchange)
+            direct = await served.ask(exchange)
+            if [name for name, _ in exchange.head()].count(b"host") != 1:
+                assert direct[0] == 400, exchange  # such a head is not HTTP/1.1, and reaches no app
+                continue
+            by_sdk = await served.ask_sdk(exchange)
             assert direct == await served.ask(exchange, mounted=True), exchange
             assert direct[0] == by_sdk[0], exchange
             assert parsed(direct) == parsed(by_sdk), exchange
