@@ -81,6 +81,21 @@ def nodes(count: int) -> bytes:
     return b'{"content":[],"structuredContent":{"rows":[' + b"[]," * (count // 2) + b"0]}}"
 
 
+def word(size: int) -> bytes:
+    """One word of base64."""
+    return (b"QUJDREVGR0hJ" * (size // 12 + 1))[:size]
+
+
+def error(size: int) -> bytes:
+    """A JSON-RPC error whose message is one word."""
+    return b'{"code":-32603,"message":"decode failed: ' + word(size) + b'"}'
+
+
+def failed(size: int) -> bytes:
+    """The same as a result of the tool."""
+    return b'{"isError":true,"content":[{"type":"text","text":"decode failed: ' + word(size) + b'"}]}'
+
+
 ANSWERS: dict[str, Callable[[], bytes]] = {
     "ok": lambda: text(2),
     "blocks": lambda: blocks(900_000),
@@ -90,6 +105,12 @@ ANSWERS: dict[str, Callable[[], bytes]] = {
     "text10": lambda: text(10 * MB),
     "blocks10k": lambda: mixed(10_000),
     "nodes": lambda: nodes(199_000),
+    "error16k": lambda: error(16_000),
+    "error60m": lambda: error(60 * MB),
+    "failed16k": lambda: failed(16_000),
+    "log16k": lambda: text(2),
+    "progress16k": lambda: text(2),
+    "stderr16k": lambda: text(2),
 }
 _made: dict[str, bytes] = {}
 
@@ -116,6 +137,24 @@ def result_of(message: dict[str, Any]) -> tuple[str, bytes]:
     return "", b""
 
 
+def member(name: str) -> bytes:
+    """The member of a message that holds the answer."""
+    return b',"error":' if name.startswith("error") else b',"result":'
+
+
+def said_before(message: dict[str, Any]) -> bytes:
+    """The notifications before an answer: ten messages with one word each."""
+    name = message.get("params", {}).get("name", "")
+    if name == "log16k":
+        params = b'{"level":"warning","data":"payload ' + word(16_000) + b'"}'
+        return b'{"jsonrpc":"2.0","method":"notifications/message","params":' + params + b"}\n"
+    token = message.get("params", {}).get("_meta", {}).get("progressToken")
+    if name == "progress16k" and token is not None:
+        params = b'{"progressToken":' + json.dumps(token).encode() + b',"progress":1,"message":"' + word(16_000) + b'"}'
+        return b'{"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}\n"
+    return b""
+
+
 async def serve_upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, events: bool) -> None:
     """One connection of an HTTP server that answers as `ANSWERS` say."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -130,10 +169,10 @@ async def serve_upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWri
                 writer.write(b"HTTP/1.1 202 OK\r\nContent-Length: 0\r\n\r\n")
                 continue
             name, result = result_of(message)
-            begin = b'{"jsonrpc":"2.0","id":' + json.dumps(message["id"]).encode() + b',"result":'
+            begin = b'{"jsonrpc":"2.0","id":' + json.dumps(message["id"]).encode() + member(name)
             if not result and not name:
-                error = b'"error":{"code":-32601,"message":"no"}}'
-                body, kind = [begin.removesuffix(b'"result":') + error], b"application/json"
+                refusal = b',"error":{"code":-32601,"message":"no"}}'
+                body, kind = [begin.removesuffix(b',"result":') + refusal], b"application/json"
             elif name == "gzip":
                 body, kind = [gzip.compress(begin, 1), made("gzip"), gzip.compress(b"}", 1)], b"application/json"
                 kind += b"\r\nContent-Encoding: gzip"
@@ -169,7 +208,11 @@ def run_stdio() -> None:
         name, result = result_of(message)
         begin = b'{"jsonrpc":"2.0","id":' + json.dumps(message["id"]).encode()
         if result or name:
-            sys.stdout.buffer.writelines((begin, b',"result":', result, b"}\n"))
+            sys.stdout.buffer.write(said_before(message) * 10)
+            if name == "stderr16k":
+                sys.stderr.buffer.write((b"Error: " + word(16_000) + b"\n") * 10)
+                sys.stderr.buffer.flush()
+            sys.stdout.buffer.writelines((begin, member(name), result, b"}\n"))
         else:
             sys.stdout.buffer.write(begin + b',"error":{"code":-32601,"message":"no"}}\n')
         sys.stdout.buffer.flush()
@@ -207,7 +250,21 @@ async def run_gateway(hostile: str, events: str, healthy: str) -> None:
         ServerOptions(name="healthy", url=healthy),
     )
     pulse, stop = Pulse(), asyncio.Event()
-    async with App(Settings(servers=servers, surfaces=SurfaceOptions(surfaces=("search", "progressive")))) as app:
+    app = App(Settings(servers=servers, surfaces=SurfaceOptions(surfaces=("search", "progressive"))))
+
+    long = f"decode failed: {word(60 * MB).decode()}"
+
+    @app.tool
+    def boom16k() -> str:
+        """Raise an error."""
+        raise ValueError(f"decode failed: {word(16_000).decode()}")
+
+    @app.tool
+    def boom60m() -> str:
+        """Raise a long error."""
+        raise ValueError(long)
+
+    async with app:
         await app.settled()
         bound = asyncio.Event()
 
@@ -379,6 +436,16 @@ CASES: dict[str, Attack] = {
     "60 MB of text, stdio": answers("pipe:text"),
     "1 GB of text, compressed": answers("plain:gzip"),
     "16 x 60 MB into a script": script,
+    "error of 16 KB in one word, JSON": answers("plain:error16k"),
+    "error of 16 KB in one word, events": answers("events:error16k"),
+    "error of 16 KB in one word, stdio": answers("pipe:error16k"),
+    "error of 60 MB in one word, stdio": answers("pipe:error60m"),
+    "failed result of 16 KB in one word": answers("pipe:failed16k"),
+    "10 log messages of 16 KB in one word": answers("pipe:log16k"),
+    "10 progress messages of 16 KB in one word": answers("pipe:progress16k"),
+    "10 lines of stderr of 16 KB in one word": answers("pipe:stderr16k"),
+    "exception of a function of 16 KB in one word": answers("boom16k"),
+    "exception of a function of 60 MB in one word": answers("boom60m"),
     "allowed: 10 MB of text": answers("plain:text10"),
     "allowed: 10 MB of text, stdio": answers("pipe:text10"),
     "allowed: 10,000 blocks": answers("plain:blocks10k"),

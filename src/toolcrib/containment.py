@@ -31,7 +31,7 @@ from toolcrib.errors import (
     StateUnavailable,
     ToolcribError,
 )
-from toolcrib.sanitize import MAX_ERROR, one_line, shorten
+from toolcrib.sanitize import MAX_ERROR, MAX_RECORD, one_line, shorten
 
 logger = logging.getLogger(__name__)
 
@@ -201,6 +201,22 @@ def describe_exception(error: BaseException) -> str:
     "ExceptionGroup: two: ValueError: a; KeyError: 'b'"
     """
     return shorten(_describe(unwrap_group(error)), MAX_ERROR)
+
+
+def loggable(error: BaseException) -> BaseException:
+    """The exception as a log may hold it: for one with a very long message, one of the same name with its beginning.
+
+    >>> len(str(loggable(ValueError("x" * 1_000_000))))
+    20000
+    """
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a third-party `__str__` may raise
+        return error
+    if len(message) <= MAX_RECORD:
+        return error
+    alike: type[Exception] = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+    return alike(shorten(message, MAX_RECORD)).with_traceback(error.__traceback__)
 
 
 def _describe(error: BaseException) -> str:

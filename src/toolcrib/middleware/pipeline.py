@@ -15,6 +15,7 @@ from toolcrib.containment import (
     describe_exception,
     implies_not_run,
     is_nested_call_error,
+    loggable,
     nested_failure,
     record_call_error,
     third_party_code,
@@ -176,7 +177,7 @@ class CallPipeline:
         except ToolcribError:
             raise
         except Exception as error:
-            logger.exception("the provider of %s raised an exception", tool.id)
+            logger.exception("the provider of %s raised an exception", tool.id, exc_info=loggable(error))
             # A remote server's failure is already one of our errors; any other exception there is a bug of ours.
             if self._mask_errors or is_remote:
                 raise ExecutionFailed(

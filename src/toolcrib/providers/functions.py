@@ -15,6 +15,7 @@ from toolcrib.containment import (
     describe_exception,
     implies_not_run,
     is_nested_call_error,
+    loggable,
     nested_failure,
     third_party_code,
     unwrap_group,
@@ -394,7 +395,7 @@ class LocalTools(ToolDecorator, Provider):
         raise ToolNotFound(f"No tool is called {quote(asked)}.", hint=hint, suggestions=close)
 
     def _failed(self, tool: Tool, error: BaseException) -> ToolcribError:
-        logger.error("%s raised", tool.id, exc_info=error)
+        logger.error("%s raised", tool.id, exc_info=loggable(error))
         if self._mask_errors:
             return ExecutionFailed(f"{tool.id} failed.", hint="The log has the cause.")
         return ExecutionFailed(f"{tool.id} failed: {describe_exception(error)}")
