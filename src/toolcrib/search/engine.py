@@ -300,8 +300,8 @@ def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) ->
         return answer
     if is_selected(text, named):
         answer = answer._replace(hits=())
-    elif len(query.sequence) == 1 and answer.hits and _is_named(task, answer.hits[0], named):
-        return answer._replace(hits=[replace(answer.hits[0], named=True), *answer.hits[1:]])
+    elif len(query.sequence) == 1 and (not answer.hits or _is_named(task, answer.hits[0], named)):
+        return answer._replace(hits=[replace(hit, named=not place) for place, hit in enumerate(answer.hits)])
     return _with_named(task, answer, named, _hits_of(task, query, named, place))
 
 
