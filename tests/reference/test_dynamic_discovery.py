@@ -446,7 +446,8 @@ def test_the_five_meta_tools_have_the_printed_parameters_and_defaults() -> None:
     assert list(defined) == META_TOOLS
     assert list(shown["list_tools"]) == ["limit"]
     assert shown["list_tools"]["limit"]["default"] == 50
-    assert list(shown["search_tools"]) == ["query", "limit"]
+    assert list(shown["search_tools"]) == ["query", "limit", "phrasings"]  # the last one is ours, and optional
+    assert defined["search_tools"]["parameters"]["required"] == ["query"]
     assert shown["search_tools"]["limit"]["default"] == 10
     assert list(shown["get_tool_schema"]) == ["tool_name"]
     assert shown["get_tool_schemas"]["tool_names"]["type"] == "array"

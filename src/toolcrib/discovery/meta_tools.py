@@ -108,8 +108,8 @@ META_TOOLS: Final[tuple[Tool, ...]] = (
         _READ_ONLY,
         ("query",),
         query={"type": "string", "description": "Verb, object, service."},
-        phrasings=PHRASINGS,
         limit={"type": "integer", "description": "How many to find.", "default": SEARCH_LIMIT},
+        phrasings=PHRASINGS,
     ),
     _define(
         MetaTool.GET_TOOL_SCHEMA,
