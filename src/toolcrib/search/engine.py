@@ -333,7 +333,8 @@ def _with_named(
     own = {**own, **{hit.tool.key: hit for hit in answer.hits}}
     grouped = frozenset(chain.from_iterable([hit.similar for hit in answer.hits]))
     first: list[Hit] = []
-    most = min(MAX_NAMESAKES, max(1, task.limit // len({one.name for one in named})))
+    share = task.limit // len({one.name for one in named})
+    most = MAX_NAMESAKES if task.request.limit is None else min(MAX_NAMESAKES, max(1, share))
     for _, group in groupby(named, key=attrgetter("name")):
         keys = [task.view.parts[one.part].segment.tools[one.position].key for one in group]
         namesakes = sorted((own[key] for key in keys if key in own), key=_by_rank)
