@@ -28,10 +28,10 @@ def one_tls_context() -> Iterator[None]:
     that names its own certificates gets its own.
     """
     make: Any = httpcore2.default_ssl_context
-    shared = cache(make)
+    shared, usual = cache(make), os.environ.get("SSL_CERT_FILE")
 
     def choose(**given: Any) -> Any:
-        return (make if "SSL_CERT_FILE" in os.environ else shared)(**given)
+        return (shared if os.environ.get("SSL_CERT_FILE") == usual else make)(**given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpcore2, "default_ssl_context", choose)
