@@ -122,6 +122,27 @@ def test_only_what_another_document_says_is_left_to_the_server() -> None:
         found.check.check({"n": "x"})
 
 
+def test_a_number_too_large_for_a_float_costs_no_tool() -> None:
+    huge = 10**400
+    assert read(of(a={"type": "int", "minLength": huge, "minimum": huge, "multipleOf": -huge})).schema == of(
+        a={"type": "integer", "minLength": huge, "minimum": huge}
+    )
+
+
+@pytest.mark.parametrize("keyword", ["properties", "$defs", "dependencies", "patternProperties", "not"])
+def test_a_name_that_is_no_string_is_rejected_with_a_reason(keyword: str) -> None:
+    with pytest.raises(InvalidTool, match="names in its input schema must be strings"):
+        read({"type": "object", keyword: {1: {"type": "int"}}})
+
+
+def test_what_is_noted_of_a_deep_and_wide_schema_is_not_much_longer_than_the_schema() -> None:
+    schema = of(**{f"p{i}": {"type": "date"} for i in range(100)})
+    for _ in range(50):
+        schema = of(**{"q" * 60: schema})
+    assert max(map(len, read(schema).repairs)) < 250
+    assert len(read(schema).repairs) == 100
+
+
 def test_many_repairs_are_counted() -> None:
     assert read(of(**{f"p{i}": {"type": "str"} for i in range(9)})).remark.endswith("and 4 more")
 
@@ -131,7 +152,10 @@ KEYWORDS = (
     *("exclusiveMinimum", "minLength", "not", "dependencies", "$schema", "description", "patternProperties"),
 )
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "string", "str", "object", "#", "#/x", "("]),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from(["", "string", "str", "object", "#", "#/x", "(", 10**400, -(10**400), float("inf"), 1e308]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(

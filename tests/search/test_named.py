@@ -1,14 +1,19 @@
 """Tools that a query names in full: all of them come first, in every spelling that clients write."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
+from itertools import islice, product
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import pytest
 from tests.deadlines import cpu_deadline
+from tests.growth import FLOOR_S, MAX_GROWTH
 
 from toolcrib.discovery import ToolSearchEngine
 from toolcrib.names import wire_name
+from toolcrib.search import engine, ranking
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.options import Scorer, SearchOptions
@@ -178,3 +183,39 @@ def test_looking_for_names_takes_time_in_proportion_to_the_query() -> None:
     with cpu_deadline(20):
         for text in ("a:b," * 50_000, "x" * 200_000, "mcp__" * 40_000, "a.b_c " * 30_000, "'" * 200_000):
             found(text)
+
+
+def spellings(word: str, count: int) -> str:
+    return ",".join(islice(map("".join, product(*((letter, letter.upper()) for letter in word))), count))
+
+
+def cpu_s(index: Index, query: str) -> float:
+    def once() -> float:
+        start = time.thread_time()
+        search(index, SearchRequest(queries=(query,)))
+        return time.thread_time() - start
+
+    return min(once() for _ in range(3))
+
+
+def test_many_spellings_of_a_name_cost_little_more_than_a_few_however_many_tools_have_it() -> None:
+    index = Index.build([Tool(namespace=f"s{number}", name="search", description="Search.") for number in range(2_000)])
+    few = cpu_s(index, spellings("search", 2))
+    assert cpu_s(index, spellings("search", 64)) <= MAX_GROWTH * max(few, FLOOR_S)
+
+
+def test_tools_of_one_name_that_the_words_of_the_query_do_not_find_are_ranked_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index = Index.build([Tool(namespace=f"s{number}", name="search", description="Search.") for number in range(300)])
+    rank = Mock(wraps=ranking.rank)
+    monkeypatch.setattr(engine, "rank", rank)
+    hits = search(index, SearchRequest(queries=("s-e-a-r-c-h,SeArCh",))).hits
+    assert [hit.tool.name for hit in hits if hit.named] == ["search"] * 5
+    assert rank.call_count < 10
+
+
+def test_a_query_of_many_names_takes_time_in_proportion_to_their_number() -> None:
+    index = Index.build([_tool("forge", f"do_thing_{number}") for number in range(250)])
+    half, whole = (cpu_s(index, ",".join(f"do_thing_{number}" for number in range(count))) for count in (125, 250))
+    assert whole <= MAX_GROWTH * max(half, FLOOR_S)

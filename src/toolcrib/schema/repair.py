@@ -52,6 +52,7 @@ _MAX_NOTES: Final = 5
 LEFT_OUT: Final = "was left out"
 """How the note of a repair ends that makes a schema accept more."""
 _MAX_NAME: Final = 60
+_MAX_PLACE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,7 @@ class _Repair:
             kind = _type_name(raw)
             self._note(place, "was no schema")
             return {"type": kind} if kind else {}
+        self._check_names(raw)
         found: dict[str, Any] = {}
         for key, value in raw.items():
             repair = _KEYWORDS.get(key)
@@ -223,6 +225,7 @@ class _Repair:
     def by_name(self, key: str, value: Any, place: str) -> Any:
         if not isinstance(value, Mapping):
             return self._drop(place)
+        self._check_names(value)
         if key == "patternProperties":
             value = {name: part for name, part in value.items() if self.pattern(key, name, place) is not _DROPPED}
         return {name: self.node(part, f"{place}.{_short(name)}") for name, part in value.items()}
@@ -294,6 +297,7 @@ class _Repair:
     def dependencies(self, key: str, value: Any, place: str) -> Any:
         if not isinstance(value, Mapping):
             return self._drop(place)
+        self._check_names(value)
         lists = {name: names for name, names in value.items() if isinstance(names, list)}
         rest = {name: part for name, part in value.items() if name not in lists and key == "dependencies"}
         texts = {name: [each for each in names if isinstance(each, str)] for name, names in lists.items()}
@@ -316,12 +320,18 @@ class _Repair:
             self._note(f"{place}.required" if place else "required", f"names {', '.join(map(_short, own[:3]))}")
             node["required"] = list(dict.fromkeys([*node.get("required", ()), *own]))
 
+    def _check_names(self, value: Mapping[Any, Any]) -> None:
+        if not all(isinstance(name, str) for name in value):  # a function's schema may be any Python value
+            raise InvalidTool(f"{self._who}: the names in its input schema must be strings.")
+
     def _drop(self, place: str) -> Any:
         self._note(place, LEFT_OUT)
         return _DROPPED
 
     def _note(self, place: str, text: str) -> None:
-        self.repairs.append(f"{place} {text}".strip())
+        # The places of a deep schema are long, and the wrong ones of a wide one are many.
+        shown = place if len(place) <= _MAX_PLACE else f"…{place[1 - _MAX_PLACE :]}"
+        self.repairs.append(f"{shown} {text}".strip())
 
 
 _DROPPED: Final = object()
@@ -364,7 +374,9 @@ def _kind_of(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    if isinstance(value, float):  # a whole number may be too large to be one
+        return isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _short(name: str) -> str:

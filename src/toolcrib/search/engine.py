@@ -5,7 +5,7 @@ Answers each query with the configured ranking and, if nothing fits, names the t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from string import ascii_lowercase, digits
 from types import MappingProxyType
@@ -348,12 +348,16 @@ def _with_named(
 
 
 def _hits_of(task: SearchTask, query: ParsedQuery, named: Sequence[NamedTool], place: int) -> Mapping[Key, Hit]:
-    """The hits of these tools alone, by key; one whose words a ranking does not read has those of its name."""
+    """The hits of these tools alone, by key; those whose words a ranking does not read have hits for their name."""
     found = {hit.tool.key: hit for hit in _rank_only(task, query, named, place)}
-    for one in named:
-        tool = task.view.parts[one.part].segment.tools[one.position]
-        if tool.key not in found:
-            found |= {hit.tool.key: hit for hit in _rank_only(task, parse_query(tool.name), [one], place)}
+    for _, group in groupby(named, key=attrgetter("name")):
+        unread: dict[str, list[NamedTool]] = {}
+        for one in group:
+            tool = task.view.parts[one.part].segment.tools[one.position]
+            if tool.key not in found:
+                unread.setdefault(tool.name, []).append(one)
+        for name, namesakes in islice(unread.items(), MAX_NAMESAKES):  # no more of them are shown
+            found |= {hit.tool.key: hit for hit in _rank_only(task, parse_query(name), namesakes, place)}
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from toolcrib.search.analysis import MAX_NAME_WORDS
 from toolcrib.search.index import IndexView
-from toolcrib.search.lexical import CandidateRows
+from toolcrib.search.lexical import CandidateRows, MatchedTerm
 from toolcrib.search.literals import literal_names
 from toolcrib.search.options import FIELD_NAMES, SearchOptions
 from toolcrib.search.ranking import RankedTool, Ranking
@@ -92,14 +92,24 @@ def matched_words(query: ParsedQuery, ranking: Ranking, at: Sequence[tuple[int, 
         covers = [part.covered_idf.tolist() for part in ranking.candidates]
         return [tuple(compress(words, covers[hit.part][hit.row])) for hit in ranking.tools]
     found: list[tuple[str, ...]] = []
+    names = _names_at(match.names, at)
     for hit, (number, position) in zip(ranking.tools, at, strict=True):
         places = {*compress(typed, ranking.candidates[number].covered_idf[hit.row].tolist())}
-        for item in match.names:
-            if position in item.expansions[0].tools[number]:
-                places.update(item.term.word_range)
+        places.update(*names.get((number, position), ()))
         if ranking.past is not None:
             places.update(place for term, _ in ranking.past.gains(number, position) for place in term.word_range)
         found.append(tuple([query.words[place] for place in sorted(places)]))
+    return found
+
+
+def _names_at(names: Sequence[MatchedTerm], at: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[range]]:
+    """The numbers of the query words of each whole name that a tool has, by part and position of the tool."""
+    found: dict[tuple[int, int], list[range]] = {place: [] for place in at}
+    for item in names:
+        for number, positions in enumerate(item.expansions[0].tools):
+            for position in positions.tolist():
+                if (number, position) in found:
+                    found[number, position].append(item.term.word_range)
     return found
 
 

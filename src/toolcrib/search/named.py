@@ -19,6 +19,8 @@ from toolcrib.search.segment import Bools, Segment
 from toolcrib.types import Tool
 
 Places = npt.NDArray[np.intp]
+Place = tuple[int, int]
+"""The part of a view that has a tool, and its position there."""
 
 MAX_NAMESAKES = 5
 """Tools that a name without a namespace puts first; any others are ranked like the rest."""
@@ -57,13 +59,14 @@ def find_named(view: IndexView, text: str, allowed: Sequence[Bools]) -> list[Nam
     """
     names, listed = _names(text)
     servers = frozenset() if listed else _servers(view, text)
+    lookup = _Lookup(view, allowed)
     if servers:
         words = filter(None, map(_stripped, _GAP.split(text)))
         others = [word for word in words if _key(word) not in servers][:_MAX_NAMES]
-        inside = [_within(view, _places(view, word, allowed, listed=True), servers) for word in others]
+        inside = [_within(view, places, servers) for places in _distinct(lookup.places(others, listed=True))]
         if inside and all(inside):
             return _each_once(inside)
-    found = [_places(view, name, allowed, listed=listed) for name in names]
+    found = _distinct(lookup.places(names, listed=listed))
     return _each_once([_within(view, places, servers) or places for places in found] if servers else found)
 
 
@@ -80,12 +83,12 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.islower() and text.replace(" ", "").isalpha()
 
 
-def _within(view: IndexView, places: Sequence[tuple[int, int]], servers: AbstractSet[str]) -> list[tuple[int, int]]:
+def _within(view: IndexView, places: Sequence[Place], servers: AbstractSet[str]) -> list[Place]:
     return [(part, at) for part, at in places if _key(view.parts[part].segment.tools[at].namespace) in servers]
 
 
-def _each_once(names: Sequence[Sequence[tuple[int, int]]]) -> list[NamedTool]:
-    found: dict[tuple[int, int], NamedTool] = {}
+def _each_once(names: Sequence[Sequence[Place]]) -> list[NamedTool]:
+    found: dict[Place, NamedTool] = {}
     for number, places in enumerate(names):
         for place in places:
             found.setdefault(place, NamedTool(*place, number))
@@ -128,14 +131,6 @@ def _stripped(word: str) -> str:
     return word.strip(" \t\r\n\"'`()[]{}<>.:?!")
 
 
-def _places(view: IndexView, name: str, allowed: Sequence[Bools], *, listed: bool) -> list[tuple[int, int]]:
-    """Part and position of the allowed tools of this name: with its namespace or, if there are none, without."""
-    for text in _readings(name):
-        if found := _looked_up(view, text, allowed, full=True, listed=listed):
-            return found
-    return _looked_up(view, name, allowed, full=False, listed=listed)
-
-
 def _readings(text: str) -> Iterator[str]:
     """The name itself; without a version; and without what a client puts before it: `mcp__`, and the gateway's name."""
     yield text
@@ -150,21 +145,53 @@ def _readings(text: str) -> Iterator[str]:
             yield further
 
 
-def _looked_up(
-    view: IndexView, text: str, allowed: Sequence[Bools], *, full: bool, listed: bool
-) -> list[tuple[int, int]]:
-    key = _key(text)
-    found = []
-    for number, (part, passes) in enumerate(zip(view.parts, allowed, strict=True)):
-        positions = _names_of(part.segment).positions(key, full=full) if key else []
+class _Lookup:
+    """Looks names up among the allowed tools: each once, however many spellings of it a query has."""
+
+    def __init__(self, view: IndexView, allowed: Sequence[Bools]) -> None:
+        self._view = view
+        self._allowed = allowed
+        self._known: dict[tuple[str, str, bool, bool], Sequence[Place]] = {}
+
+    def places(self, names: Sequence[str], *, listed: bool) -> list[Sequence[Place]]:
+        """Part and position of the tools of each name: with its namespace or, if there are none, without.
+
+        Spellings of one name have the same object.
+        """
+        return [self._places(name, listed=listed) for name in names]
+
+    def _places(self, name: str, *, listed: bool) -> Sequence[Place]:
+        for text in _readings(name):
+            if found := self._find(text, full=True, listed=listed):
+                return found
+        return self._find(name, full=False, listed=listed)
+
+    def _find(self, text: str, *, full: bool, listed: bool) -> Sequence[Place]:
         if full and _HASHED.fullmatch(text):
-            positions += _hashed_names(part.segment).get(text, ())
-        found += [
-            (number, position)
-            for position in positions
-            if passes[position] and _may_be(part.segment.tools[position], text, full=full, listed=listed)
-        ]
-    return found
+            return self._search(text, full=full, listed=listed)
+        head, colon, _ = text.partition(":")
+        key = _key(text), _key(head) + colon if colon else "", full, listed
+        if key not in self._known:
+            self._known[key] = self._search(text, full=full, listed=listed)
+        return self._known[key]
+
+    def _search(self, text: str, *, full: bool, listed: bool) -> list[Place]:
+        key = _key(text)
+        found = []
+        for number, (part, passes) in enumerate(zip(self._view.parts, self._allowed, strict=True)):
+            positions = _names_of(part.segment).positions(key, full=full) if key else []
+            if full and _HASHED.fullmatch(text):
+                positions += _hashed_names(part.segment).get(text, ())
+            found += [
+                (number, position)
+                for position in positions
+                if passes[position] and _may_be(part.segment.tools[position], text, full=full, listed=listed)
+            ]
+        return found
+
+
+def _distinct(found: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
+    return [*{id(places): places for places in found}.values()]
 
 
 def _may_be(tool: Tool, text: str, *, full: bool, listed: bool) -> bool:

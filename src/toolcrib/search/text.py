@@ -5,10 +5,10 @@ int with one bit per kind. Knows nothing about tools or scores.
 """
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from operator import or_
+from operator import itemgetter, or_
 from typing import NamedTuple, TypeVar
 
 from toolcrib.search.glossary import fold_accents, words_within
@@ -309,10 +309,15 @@ class ParsedQuery(NamedTuple):
                 if spells(name):
                     yield name[len(WHOLE_NAME) :], range(first, last + 1)
 
+    def _count_words(self, typed: int) -> int:
+        """How many words a typed word holds."""
+        first = bisect_left(self.sequence, typed, key=itemgetter(0))
+        return bisect_right(self.sequence, typed, lo=first, key=itemgetter(0)) - first
+
     def name_term(self, name: str, places: range) -> QueryTerm:
         """Make the term for a whole name."""
         shown = " ".join(self.words[place] for place in places)
-        joined = len(places) == 1 and sum(place == places[0] for place, _ in self.sequence) > 1
+        joined = len(places) == 1 and self._count_words(places[0]) > 1
         spelt = joined or len(places) == len(self.words)
         return QueryTerm(WHOLE_NAME + name, name, shown, places, is_name=True, is_explicit=spelt)
 
