@@ -159,6 +159,7 @@ LEFT_OUT: Mapping[str, str] = {
     "note_call": "called by the gateway",
     "decide": "called by the gateway",
     "scope": "called by the gateway",
+    "shows_some": "called by the gateway",
     "statuses": "called by the gateway",
     "end_session": "called by the gateway",
     "explain_change": "called by the gateway",
