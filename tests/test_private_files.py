@@ -20,7 +20,7 @@ from toolcrib.large.store import ToolStore
 from toolcrib.middleware.audit import AuditEvent
 from toolcrib.middleware.audit_file import AuditFile
 from toolcrib.middleware.options import AuditFileOptions
-from toolcrib.private_files import make_private_folder, open_private, replacing
+from toolcrib.private_files import create_private, make_private_folder, open_private, problem_with, replacing
 from toolcrib.search.index import Index
 from toolcrib.settings.clients import client_named
 from toolcrib.settings.connections import ConnectionStore, FileChange, inside_project
@@ -211,6 +211,21 @@ def test_a_file_in_a_folder_for_all_with_the_sticky_bit_is_used(tmp_path: Path) 
     tmp_path.chmod(0o1777)
     os.close(open_private(tmp_path / "file"))
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("opened", [open_private, create_private])
+def test_a_file_of_this_user_that_has_a_second_name_in_a_folder_for_all_stays_as_it_is(
+    tmp_path: Path, opened: Callable[[Path], object]
+) -> None:
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    own.touch(mode=0o644)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    os.link(own, shared / "file")
+    with pytest.raises(PermissionError, match="it is a file with another name"):
+        opened(shared / "file")
+    assert "another name" in problem_with(shared / "file")
+    assert own.stat().st_mode & 0o777 == 0o644
 
 
 def test_an_existing_file_or_folder_of_this_user_is_made_private(tmp_path: Path) -> None:

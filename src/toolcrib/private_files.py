@@ -62,6 +62,7 @@ def open_private(path: Path, flags: int = os.O_RDWR) -> int:
         _refuse_kind(about)
         if os.name == "posix":
             _refuse_owner(about)
+            _refuse_second_name(path, about)
             if about.st_mode & _OTHERS:
                 os.fchmod(file, _FILE_MODE)
             _refuse_open_folder(path, os.fstat(file))
@@ -134,6 +135,7 @@ def problem_with(path: Path) -> str:
             _refuse_kind(about)
             if os.name == "posix":
                 _refuse_owner(about)
+                _refuse_second_name(path, about)
                 _refuse_open_folder(path, about)
         except OSError as error:
             return error.strerror or type(error).__name__
@@ -151,6 +153,7 @@ def _make_private(path: Path) -> None:
     if os.name != "posix":
         return
     _refuse_owner(about)
+    _refuse_second_name(path, about)
     if not about.st_mode & _OTHERS:
         return
     if sys.platform != "linux":
@@ -182,6 +185,14 @@ def _refuse_owner(about: os.stat_result) -> None:
     if about.st_uid not in {os.geteuid(), 0}:
         raise PermissionError(
             errno.EPERM, f"it belongs to another user (id {about.st_uid}); remove it, or name another"
+        )
+
+
+def _refuse_second_name(path: Path, about: os.stat_result) -> None:
+    """Refuse a file of this user to which another one may have given this name, in a folder that is open to all."""
+    if about.st_nlink > 1 and path.parent.stat().st_mode & stat.S_IWOTH:
+        raise PermissionError(
+            errno.EPERM, f"it is a file with another name, and every user may give it one in {path.parent}; remove it"
         )
 
 

@@ -18,7 +18,7 @@ from toolcrib.cli.main import app as command
 from toolcrib.errors import NotFound, SettingsError, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.audit import AuditEvent
-from toolcrib.middleware.audit_file import AuditFile, AuditGap, audit_files, verify_audit
+from toolcrib.middleware.audit_file import START, AuditFile, AuditGap, audit_files, verify_audit
 from toolcrib.middleware.options import AuditFileOptions, CallOptions
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
@@ -172,6 +172,28 @@ async def test_a_chain_goes_on_over_restarts_and_files_and_old_files_are_removed
     assert report.last == 12 * 6
     assert report.first is not None
     assert report.first > 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+async def test_a_link_in_the_place_of_an_earlier_file_is_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    (tmp_path / "audit-000000000009.jsonl").symlink_to(tmp_path / "other.jsonl")
+    await write(options(tmp_path / "audit.jsonl"), 1)
+    assert "it is a link to" in caplog.text
+    assert (tmp_path / "audit.jsonl").read_text() == ""
+
+
+async def test_a_line_whose_number_nobody_can_write_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    await write(options(path), 1)
+    first, *rest = path.read_text().splitlines(keepends=True)
+    huge = f'{{"kind":"ended","number":1{"0" * 4_299},"previous":"{START}","hash":"{START}"}}\n'
+    path.write_text("".join([first, *rest, huge]))
+    await write(options(path), 1)
+    assert [one["number"] for one in records(path)] == [2, 5]
+    assert not verify_audit(path).is_whole
 
 
 async def test_two_writers_of_one_file_make_one_chain(tmp_path: Path) -> None:

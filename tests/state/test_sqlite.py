@@ -6,6 +6,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import anyio
 import pytest
 
 import toolcrib.state.sqlite as module
+from toolcrib.discovery.session import Session
 from toolcrib.errors import SettingsError, StateUnavailable
 from toolcrib.state.base import StateCodec, StateTable
 from toolcrib.state.sqlite import SqliteStore
@@ -283,6 +286,15 @@ async def test_a_value_that_another_version_wrote_counts_as_missing(path: Path) 
         assert await numbers(store).items() == {}
         assert await numbers(store).update("a", lambda old: (5, old)) is None
         assert await numbers(store).get("a") == 5
+
+
+@pytest.mark.parametrize("read", [lambda saved: saved.items(), lambda saved: saved[3], Session.from_dict])
+async def test_a_value_of_another_shape_counts_as_missing(path: Path, read: Callable[[Any], Any]) -> None:
+    written: StateCodec[Any] = StateCodec(list, list)
+    async with SqliteStore(path) as store:
+        await store.table("things", written, durable=True).set("a", [1])
+    async with SqliteStore(path) as store:
+        assert await store.table("things", replace(written, decode=read), durable=True).get("a") is None
 
 
 async def test_a_large_value_comes_back_as_it_was(path: Path) -> None:

@@ -347,6 +347,16 @@ async def test_an_entry_that_cannot_be_read_is_ignored(changing: ChangingServer,
         assert "echo" in names(server)
 
 
+@pytest.mark.parametrize("secret", ["no number", "ab" * 100, "", 5])
+async def test_a_secret_that_cannot_be_read_is_replaced(changing: ChangingServer, tmp_path: Path, secret: Any) -> None:
+    async with SqliteStore(tmp_path / "state.sqlite") as state:
+        await state.table("catalog_secret", StateCodec(_same, _same), durable=True).set("key", secret)
+    async with SqliteStore(tmp_path / "state.sqlite") as state:
+        key = await CatalogCache(state).key(changing.options, "")
+    async with SqliteStore(tmp_path / "state.sqlite") as state:
+        assert await CatalogCache(state).key(changing.options, "") == key
+
+
 def _same(value: Any) -> Any:
     return value
 

@@ -63,6 +63,8 @@ _RETRY_S: Final = 1.0
 _STOP_S: Final = 5.0
 """How long the end of a program waits for the last records, in seconds."""
 _MAX_PROBLEMS: Final = 20
+_MAX_NUMBER: Final = 10**12
+"""More records than a log can have. Python refuses to write numbers of thousands of digits."""
 _MAX_TIME: Final = 1e11
 """Seconds since the epoch that a date can have."""
 
@@ -405,7 +407,7 @@ class _Chain:
             end = end[: len(end) - len(cut)]
         lines = end.splitlines()
         if not lines and (earlier := [one for one in audit_files(self._path) if one != self._path]):
-            with earlier[-1].open("rb") as last:
+            with os.fdopen(open_private(earlier[-1], os.O_RDONLY), "rb") as last:
                 last.seek(-min(earlier[-1].stat().st_size, _MAX_TAIL), os.SEEK_END)
                 lines = last.read().splitlines()
         self._number, self._previous = 0, START
@@ -451,6 +453,7 @@ def _read(line: bytes) -> dict[str, Any] | None:
     is_record = (
         isinstance(record, dict)
         and type(record.get("number")) is int
+        and 0 < record["number"] < _MAX_NUMBER
         and all(isinstance(record.get(name), str) and len(record[name]) == _HASH_CHARS for name in ("previous", "hash"))
     )
     return record if is_record else None

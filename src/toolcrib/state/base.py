@@ -7,8 +7,9 @@ builds counters, leases and logs on tables, so they work with every store.
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
 
+from toolcrib.errors import ToolcribError
 from toolcrib.types import JSON, Object
 
 _V = TypeVar("_V")
@@ -23,7 +24,11 @@ class StateCodec(Generic[_V]):
 
     encode: Callable[[_V], JSON]
     decode: Callable[[JSON], _V]
-    """Raises `ValueError` for JSON that another version wrote and that it cannot read."""
+    """Raises one of `UNREADABLE` for JSON that another version wrote and that it cannot read."""
+
+
+UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ToolcribError)
+"""What reading JSON of another shape may raise: such a value counts as missing."""
 
 
 class StateTable(Protocol[_V]):

@@ -15,7 +15,7 @@ from typing import Final, Generic, Literal, Protocol, TypeVar
 import anyio
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import StateCodec
+from toolcrib.state.base import UNREADABLE, StateCodec
 from toolcrib.state.memory import MemoryTable, table_full
 from toolcrib.state.sqlite import PARSE_AT_ONCE, dump_stepwise, load_stepwise
 
@@ -393,7 +393,7 @@ class RemoteTable(Generic[V]):
             return None
         try:
             return self._codec.decode(load_stepwise(text))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except UNREADABLE as error:
             logger.debug("a value of the table %s cannot be read: %s", self._name, error)
             return None
 

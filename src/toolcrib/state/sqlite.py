@@ -24,7 +24,7 @@ import anyio
 
 from toolcrib.errors import SettingsError, StateUnavailable
 from toolcrib.private_files import create_private_database
-from toolcrib.state.base import StateCodec, StateTable, TableOverview
+from toolcrib.state.base import UNREADABLE, StateCodec, StateTable, TableOverview
 from toolcrib.state.batched import BatchedTables
 from toolcrib.state.memory import MemoryChannel, MemoryStore, table_full
 from toolcrib.state.options import DEFAULT_MAX_BYTES
@@ -269,7 +269,7 @@ class _DurableTable(Generic[V]):
         """Decode a value; None for one that another version wrote and this one cannot read."""
         try:
             return self._codec.decode(load_stepwise(text))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except UNREADABLE as error:
             logger.debug("a value of the table %s cannot be read: %s", self._name, error)
             return None
 

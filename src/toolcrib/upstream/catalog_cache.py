@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 _FORMAT: Final = 1
 _END_OF_TIME: Final = 1e11
 """A later moment cannot be shown as a date."""
+_SECRET_BYTES: Final = 32
 _MAX_CATALOGS: Final = 1000
 _MAX_TOTAL_BYTES: Final = 64 * 1024 * 1024
 _MAX_LIST_BYTES: Final = 8 * 1024 * 1024
@@ -92,6 +93,14 @@ def _encode(catalog: StoredCatalog) -> dict[str, Any]:
     return {"format": _FORMAT, "catalog": asdict(replace(catalog, tools=None)) | {"tools": catalog.tools}}
 
 
+def _secret_of(saved: Any) -> bytes:
+    """Raises `ValueError` or `TypeError` for anything but a secret as it is stored."""
+    secret = bytes.fromhex(saved)
+    if len(secret) != _SECRET_BYTES:
+        raise ValueError(f"a secret has {_SECRET_BYTES} bytes, not {len(secret)}")
+    return secret
+
+
 def _decode(value: Any) -> StoredCatalog:
     """Raises `ValueError`, `KeyError` or `TypeError` for anything but what `_encode` returns."""
     if value["format"] != _FORMAT:
@@ -144,7 +153,7 @@ class CatalogCache:
         )
         self.pins = PinStore(state)
         """Which versions of the servers' definitions are trusted."""
-        self._secrets = state.table("catalog_secret", StateCodec(str, str), durable=True)
+        self._secrets = state.table("catalog_secret", StateCodec(bytes.hex, _secret_of), durable=True)
         self._secret: bytes | None = None
 
     async def key(self, options: ServerOptions, principal: str) -> str:
@@ -170,9 +179,9 @@ class CatalogCache:
         if self._secret is None:
             known = await self._secrets.get("key")
             if known is None:
-                made = secrets.token_hex(32)
+                made = secrets.token_bytes(_SECRET_BYTES)
                 known = await self._secrets.update("key", lambda other: (other or made, other or made))
-            self._secret = bytes.fromhex(known)
+            self._secret = known
         return self._secret
 
     async def load(self, key: str, options: ServerOptions) -> StoredCatalog | None:
