@@ -7,7 +7,7 @@
 `record` shows a model the meta-tools of a gateway in front of each development set, with the digest and the
 instructions, and one request at a time, and keeps its first call. The key of an endpoint is in
 `TOOLCRIB_AGENT_KEY`. `report` replays all recordings in `bench/agents/recordings` and prints the table; FastMCP's BM25
-search gets the same words. The sets are those of `bench/replies`.
+search gets the same words. The sets are those of `bench/replies`, and `hard`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ sys.path[1:1] = [str(HERE.parent / "replies")]
 
 import systems  # noqa: E402 - of the folder of the replies
 from agent import is_complete  # noqa: E402 - likewise
-from catalogs import Catalog, among, development_sets, recorded_tools  # noqa: E402 - likewise
+from catalogs import Catalog, among, development_sets, hard_set, recorded_tools  # noqa: E402 - likewise
 
 from toolcrib import __version__  # noqa: E402 - after the path
 from toolcrib.surfaces.options import SurfaceOptions  # noqa: E402 - likewise
@@ -38,6 +38,8 @@ from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running  
 
 RECORDINGS = Path(os.environ.get("TOOLCRIB_BENCH_AGENTS", HERE / "recordings"))
 SEARCH = "tool_search"
+SENTENCE = "none: the request itself is the query"
+"""In place of a model, in the rows of an agent that pastes what its user wrote."""
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ def first_calls(model: Model, catalog: Catalog) -> Iterator[FirstCall]:
 def record(options: argparse.Namespace) -> None:
     """Record a session for each set; the file gets the name of the set before its own."""
     others = recorded_tools() if options.tools == "recorded" else {}
-    for catalog in _chosen(options):
+    for catalog in _sets(options.sets, options.per_set):
         behind = among(catalog, others) if others else catalog
         definitions, instructions = anyio.run(shown, behind)
         model: Model
@@ -145,7 +147,7 @@ def replayed(
     outcomes = []
     with opened as system:
         for call in calls:
-            if call.arguments is None or call.request not in right:
+            if call.arguments is None:
                 continue
             reply = system.replay(call.arguments) if whole else system.search(words_of(call.arguments))
             entries = json.loads(reply.texts[0]) if reply.texts else []
@@ -160,54 +162,98 @@ def words_of(arguments: Mapping[str, Any]) -> str:
     return " ".join(map(str, query)) if isinstance(query, list) else str(query)
 
 
-def report(options: argparse.Namespace) -> None:
-    """Replay the recordings, and print the table."""
-    files = sorted(RECORDINGS.glob("*.jsonl"))
-    if not files:
-        print(f"There are no recordings in {RECORDINGS}. `python bench/agents record` makes some.")
-        return
-    known = {catalog.name: catalog for catalog in _chosen(options)}
-    others: Mapping[str, Any] = {}
-    print(HEADER)
+class Replay(NamedTuple):
+    """Calls that are put to both systems over a catalog."""
+
+    model: str
+    catalog: Catalog
+    calls: Sequence[FirstCall]
+
+    @property
+    def where(self) -> str:
+        """The catalog as the table names it."""
+        return f"{self.catalog.name}, {len(self.catalog.tools):,} tools"
+
+
+def replays(files: Sequence[Path], known: Mapping[str, Catalog], others: Mapping[str, Any]) -> Iterator[Replay]:
+    """Each recording over its catalog; those made over a set alone also over the set among recorded tools, if any."""
     for path in files:
         session, calls = read_session(path)
-        if session.tools == "recorded" and not others:
-            others = recorded_tools()
         for name in dict.fromkeys(call.set for call in calls):
             if name not in known or (session.tools == "recorded" and not others):
                 print(f"Left out: {path.name}, {name}: its tools are not there.")
                 continue
-            catalog = among(known[name], others) if session.tools == "recorded" else known[name]
-            own = [call for call in calls if call.set == name]
-            where, model = f"{name}, {len(catalog.tools):,} tools", f"{session.model}, {session.date}"
-            source = systems.ROOT / "src"
-            for opened, whole in (
-                (systems.toolcrib("toolcrib", source, catalog.tools), True),
-                (systems.fastmcp(catalog.tools), False),
-            ):
-                system, outcomes = replayed(catalog, own, opened, whole=whole)
-                print(row(where, model, system, len(own), outcomes))
+            own = _still_asked(calls, known[name], path)
+            catalogs = [known[name]] if session.tools == "alone" else []
+            catalogs += [among(known[name], others)] if others else []
+            yield from (Replay(f"{session.model}, {session.date}", catalog, own) for catalog in catalogs)
 
 
-def _chosen(options: argparse.Namespace) -> list[Catalog]:
-    return [one for one in development_sets(options.per_set) if not options.sets or one.name in options.sets]
+def _still_asked(calls: Sequence[FirstCall], catalog: Catalog, path: Path) -> list[FirstCall]:
+    """The calls of a set whose requests it still has; says on standard output how many it has not."""
+    texts = {request.text for request in catalog.requests}
+    own = [call for call in calls if call.set == catalog.name]
+    kept = [call for call in own if call.request in texts]
+    if len(kept) < len(own):
+        print(f"Left out: {path.name}, requests that {catalog.name} no longer has: {len(own) - len(kept)}.")
+    return kept
+
+
+def pasted(catalog: Catalog) -> Replay:
+    """The calls of an agent that searches with each request as its user wrote it."""
+    calls = [
+        FirstCall(set=catalog.name, request=request.text, arguments={"query": request.text}, answer=SEARCH)
+        for request in catalog.requests
+    ]
+    return Replay(SENTENCE, catalog, calls)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Replay the recordings, and the requests themselves over the same catalogs, and print the table."""
+    files = sorted(RECORDINGS.glob("*.jsonl"))
+    if not files:
+        print(f"There are no recordings in {RECORDINGS}. `python bench/agents record` makes some.")
+        return
+    known = {catalog.name: catalog for catalog in _sets(options.sets)}
+    recorded = list(replays(files, known, recorded_tools()))
+    catalogs = {replay.where: replay.catalog for replay in recorded}
+    print(HEADER)
+    for replay in [*recorded, *map(pasted, catalogs.values())]:
+        _print_rows(replay)
+
+
+def _print_rows(replay: Replay) -> None:
+    tools = replay.catalog.tools
+    for opened, whole in (
+        (systems.toolcrib("toolcrib", systems.ROOT / "src", tools), True),
+        (systems.fastmcp(tools), False),
+    ):
+        system, outcomes = replayed(replay.catalog, replay.calls, opened, whole=whole)
+        print(row(replay.where, replay.model, system, len(replay.calls), outcomes), flush=True)
+
+
+def _sets(names: Sequence[str] | None, per_set: int = sys.maxsize) -> list[Catalog]:
+    """The sets of these names, or all, each with at most so many requests."""
+    sets = [*development_sets(per_set), hard_set(per_set)]
+    return [one for one in sets if not names or one.name in names]
 
 
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="agents", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--set", nargs="+", dest="sets", metavar="NAME", help="only these sets")
-    parser.add_argument("--per-set", type=int, default=100, metavar="N", help="requests of each set")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("report", help="replay the recordings, and print the table")
+    reporting = verbs.add_parser("report", help="replay the recordings, and print the table")
     recording = verbs.add_parser("record", help="record the first calls of a model")
     recording.add_argument("file", help="the end of the names of the files")
     recording.add_argument("--model", required=True, help="the name that the table shows")
     recording.add_argument("--tools", choices=("alone", "recorded"), default="alone", help="what is beside a set")
+    recording.add_argument("--per-set", type=int, default=100, metavar="N", help="at most so many requests of each set")
     way = recording.add_mutually_exclusive_group(required=True)
     way.add_argument("--command", help="a program that reads the prompt and writes the call")
     way.add_argument("--endpoint", metavar="URL", help="of the API")
     recording.add_argument("--shape", choices=("openai", "anthropic"), default="openai", help="of the API")
+    for verb in (reporting, recording):
+        verb.add_argument("--set", nargs="+", dest="sets", metavar="NAME", help="only these sets")
     options = parser.parse_args()
     (record if options.verb == "record" else report)(options)
 

@@ -59,10 +59,21 @@ def _is_set(folder: Path) -> bool:
 
 def read_set(name: str, folder: Path, per_set: int = PER_SET) -> Catalog:
     """The tools of a folder, and at most so many of the requests that some tool serves."""
-    file = read_tools(folder / "tools.jsonl")
-    ids = {row: tool.id for row, tool in zip(file.ids, file.tools, strict=True)}
     lines = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if row["relevant"]]
+    return _catalog(name, folder / "tools.jsonl", map(json.loads, lines), per_set)
+
+
+def hard_set(per_set: int = PER_SET) -> Catalog:
+    """The hard requests for development, over the tools of `real_servers`; held-out ones are never read."""
+    lines = (RETRIEVAL / "hard" / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = (row for row in map(json.loads, lines) if row["split"] == "development")
+    return _catalog("hard", RETRIEVAL / "data" / "tools.jsonl", rows, per_set)
+
+
+def _catalog(name: str, tools: Path, requests: Iterable[dict[str, Any]], per_set: int) -> Catalog:
+    file = read_tools(tools)
+    ids = {row: tool.id for row, tool in zip(file.ids, file.tools, strict=True)}
+    rows = [row for row in requests if row["relevant"]]
     chosen = random.Random(f"{SEED}-{name}").sample(rows, min(per_set, len(rows)))
     requests = tuple(Request(row["query"], frozenset(ids[id_] for id_ in row["relevant"])) for row in chosen)
     return Catalog(name, by_id(file.tools), requests)

@@ -35,7 +35,7 @@ def bench() -> Iterator[SimpleNamespace]:
 
 
 def run(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, str(FOLDER), "--set", "everyday", "--per-set", "4", *arguments]
+    command = [sys.executable, str(FOLDER), *arguments, "--set", "everyday"]
     environment = {"TOOLCRIB_BENCH_AGENTS": str(folder), "PATH": "/usr/bin:/bin"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
 
@@ -44,7 +44,8 @@ def run(folder: Path, *arguments: str) -> str:
 def test_a_recording_has_what_the_model_saw_and_its_first_calls(tmp_path: Path, bench: SimpleNamespace) -> None:
     script, folder = tmp_path / "model.py", tmp_path / "recordings"
     script.write_text(MODEL, encoding="utf-8")
-    run(folder, "record", "test.jsonl", "--model", "scripted", "--command", f"{sys.executable} {script}")
+    arguments = ("--model", "scripted", "--per-set", "4", "--command", f"{sys.executable} {script}")
+    run(folder, "record", "test.jsonl", *arguments)
     session, calls = bench.recordings.read_session(folder / "everyday-test.jsonl")
     assert (session.model, session.tools, len(calls)) == ("scripted", "alone", 4)
     assert [tool["name"] for tool in session.definitions][:2] == ["tool_search", "execute_tool"]
@@ -52,6 +53,33 @@ def test_a_recording_has_what_the_model_saw_and_its_first_calls(tmp_path: Path, 
     assert all(call.arguments is None or call.arguments["query"] for call in calls)
     for call in calls:
         assert session.prompt.format(request=call.request).count(call.request) == 1
+
+
+@pytest.mark.slow
+def test_the_table_has_the_calls_of_a_model_and_the_requests_as_they_are(tmp_path: Path) -> None:
+    pytest.importorskip("fastmcp")
+    first = {"query": "send email"}
+    session = {"model": "scripted", "date": "2026-01-01", "system": "0", "definitions": [], "instructions": ""}
+    lines = [
+        {**session, "prompt": "{request}", "tools": "alone"},
+        {"set": "everyday", "request": "send an email", "arguments": first, "answer": "tool_search"},
+        {"set": "everyday", "request": "a request of an earlier version", "arguments": first, "answer": "tool_search"},
+    ]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    printed = run(tmp_path, "report")
+    rows = [[cell.strip() for cell in line.split("|")[2:7]] for line in printed.splitlines() if "everyday, 167" in line]
+    assert "requests that everyday no longer has: 1." in printed
+    assert [row[0].startswith("scripted") for row in rows] == [True, True, False, False]
+    assert [row[1].split()[0] for row in rows] == ["toolcrib", "fastmcp"] * 2
+    assert rows[0][2:] == ["1", "1", "100%"]
+    assert rows[2][2] == rows[2][3] != "1"
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "recordings").glob("*.jsonl")), ids=lambda path: path.stem)
+def test_a_kept_recording_shows_no_tool_of_the_catalog(path: Path, bench: SimpleNamespace) -> None:
+    session, calls = bench.recordings.read_session(path)
+    assert [tool["name"] for tool in session.definitions] == ["tool_search", "execute_tool"]
+    assert len({call.request for call in calls}) == len(calls) > 100
 
 
 def test_without_recordings_there_is_no_table(tmp_path: Path) -> None:
