@@ -1,9 +1,11 @@
 """Prompts and resources: lists, requests, updates and log messages."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -12,8 +14,10 @@ from tests.upstream.support import CTX, FAST, call, call_json, fleet_of, names, 
 from toolcrib.errors import UpstreamError
 from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import Caller, Context, Object
-from toolcrib.upstream import listing
+from toolcrib.upstream import forwarding, listing
 from toolcrib.upstream.fleet import RemoteServer
+from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.redact import Redactor
 
 pytestmark = pytest.mark.anyio
 
@@ -198,14 +202,19 @@ async def test_subscriptions_are_renewed_and_reported_after_a_reconnect() -> Non
 # -- messages for logs -------------------------------------------------------------------------------------------------
 
 
-def message(level: str, data: Any) -> dict[str, Any]:
+def message(level: Any, data: Any) -> dict[str, Any]:
     return {"method": "notifications/message", "params": {"level": level, "data": data, "logger": "db"}}
 
 
 async def test_log_messages_of_a_server_are_logged_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
     received: list[tuple[LogAudience | None, Object]] = []
     caplog.set_level(logging.INFO)
-    notices = [message("error", {"key": ["my s3cret!"]}), message("debug", "quiet"), message("nonsense", "x")]
+    notices = [
+        message("error", {"key": ["my s3cret!"]}),
+        message("debug", "quiet"),
+        message("nonsense", "x"),
+        message(["x"], "x"),
+    ]
     async with server_of(library(options={"env": {"API_KEY": "s3cret!"}})) as server:
         server.subscribe_logs(lambda caller, message: received.append((caller, message)))
         await call(server, "tell", notices=notices)
@@ -216,6 +225,21 @@ async def test_log_messages_of_a_server_are_logged_without_its_secrets(caplog: p
         ((CTX.caller, None), {"level": "error", "logger": "raw.db", "data": {"key": ["my ***"]}}),
         ((CTX.caller, None), {"level": "debug", "logger": "raw.db", "data": "quiet"}),
     ]
+
+
+@pytest.mark.parametrize("text", ["x" * 1_000, "\x1b[31m" * 200, " " * 1_000], ids=["words", "escapes", "blanks"])
+@pytest.mark.parametrize("form", [lambda text: {text + str(n): 1 for n in range(500)}, lambda text: [text] * 500])
+def test_of_a_long_log_message_only_the_beginning_is_read(
+    form: Callable[[str], Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [Mock(wraps=getattr(forwarding, name)) for name in ("one_line", "paragraphs")]
+    monkeypatch.setattr(forwarding, "one_line", read[0])
+    monkeypatch.setattr(forwarding, "paragraphs", read[1])
+    logs = forwarding.LogForwarder("raw", Redactor(ServerOptions(name="raw", command="raw")))
+    found = logs.accept({"level": "info", "data": form(text)})
+    assert found is not None
+    assert "…" in found["data"]
+    assert sum(len(call.args[0]) for mock in read for call in mock.call_args_list) < 50_000
 
 
 async def test_a_flood_of_messages_is_cut() -> None:

@@ -43,6 +43,8 @@ ANSWER_TIMEOUT_S: Final = 600.0
 """How long a person or a model may take to answer a question, in seconds."""
 _MAX_LOGGED: Final = 10_000
 """Characters, keys and items of a log message that clients receive."""
+_READ_FACTOR: Final = 4
+"""Characters that are read for one that counts."""
 _LEFT_OUT: Final = "…"
 _T = TypeVar("_T")
 _MAX_PER_SECOND: Final = 20
@@ -131,7 +133,7 @@ class LogForwarder:
     def accept(self, params: Mapping[str, Any]) -> Object | None:
         """Log a message. Returns it for clients, without secrets; None for an invalid one, or one too many."""
         level = params.get("level")
-        if level not in _LEVELS or "data" not in params or not self._has_room():
+        if not isinstance(level, str) or level not in _LEVELS or "data" not in params or not self._has_room():
             return None
         data = _Excerpt(self.redact).of(params["data"])
         if logger.isEnabledFor(_LEVELS[level]):
@@ -160,7 +162,10 @@ class LogForwarder:
 
 
 class _Excerpt:
-    """The beginning of a log message's data, without secrets: so many characters, keys and items of it."""
+    """The beginning of a log message's data, without secrets: so many characters, keys and items of it.
+
+    A text of escapes or blanks becomes short but takes as long to read, so what is read of it counts too.
+    """
 
     def __init__(self, redact: Redactor) -> None:
         self._redact = redact
@@ -173,18 +178,19 @@ class _Excerpt:
             return _LEFT_OUT
         if isinstance(value, str):
             text = paragraphs(value, self._left, self._redact.values)
-            self._left -= len(text)
+            self._left -= max(len(text), len(value) // _READ_FACTOR)
             return text
         if isinstance(value, dict):
-            found = {
-                one_line(key, MAX_NAME, self._redact.values): self.of(one, depth - 1)
-                for key, one in self._some(value.items())
-            }
+            found = {self._key(key): self.of(one, depth - 1) for key, one in self._some(value.items())}
             return found if len(found) == len(value) else {**found, _LEFT_OUT: _LEFT_OUT}
         if isinstance(value, list):
             beginning = [self.of(one, depth - 1) for one in self._some(value)]
             return beginning if len(beginning) == len(value) else [*beginning, _LEFT_OUT]
         return value
+
+    def _key(self, key: str) -> str:
+        self._left -= max(1, len(key) // _READ_FACTOR)
+        return one_line(key, MAX_NAME, self._redact.values)
 
     def _some(self, items: Iterable[_T]) -> Iterator[_T]:
         return takewhile(lambda _: self._left > 0, items)
