@@ -113,7 +113,8 @@ async def gateway(*servers: ServerOptions) -> AsyncIterator[Gateway]:
         return ElicitResult(action="accept", content={})
 
     async def log(params: LoggingMessageNotificationParams) -> None:
-        heard.append(f"said {params.data}")
+        said = params.data if isinstance(params.data, str) else params.data["text"][0]
+        heard.append(f"said {said}")
 
     app = App(Settings(servers=servers, fleet=FAST))
     app.add_provider(Raising())
