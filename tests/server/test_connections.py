@@ -17,6 +17,7 @@ from tests.server.conftest import JSON
 from tests.server.test_http import serving
 
 from toolcrib.server import connections
+from toolcrib.server.connections import ConnectionLimits, peer_of
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import Context, Object, ToolResult
 
@@ -215,6 +216,12 @@ async def test_one_address_cannot_take_more_than_its_connections(caplog: pytest.
                 while not (await answer_to(url, HEALTH + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200"):
                     pass
     assert len([record for record in caplog.records if "connections were refused" in record.message]) == 1
+
+
+async def test_all_addresses_of_a_network_of_ipv6_share_their_connections() -> None:
+    limits = ConnectionLimits(HttpOptions(max_connections_per_peer=2))
+    assert [limits.admit(peer_of((f"2001:db8::{end}", 5, 0, 0))) for end in range(3)] == [True, True, False]
+    assert limits.admit(peer_of(("2001:db8:0:1::1", 5, 0, 0)))
 
 
 async def test_connections_that_arrive_together_are_accepted_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ request that breaks one is answered in the form of `asgi.error_response`, and it
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import re
@@ -97,6 +98,20 @@ class RepeatedWarnings(logging.Filter):
         if skipped := self._skipped.pop(text, 0):
             record.msg = f"{text} ({skipped} more since the last such line)"
         return True
+
+
+def peer_of(address: object) -> str:
+    """Whose connections count together: an address, or of IPv6 its /64 network, all of which one machine may have.
+
+    >>> [peer_of((host, 5)) for host in ("10.0.0.7", "::ffff:10.0.0.7", "2001:db8:1:2:3::4")], peer_of("")
+    (['10.0.0.7', '10.0.0.7', '2001:db8:1:2::/64'], '')
+    """
+    host = str(address[0]) if isinstance(address, tuple) and address else ""
+    try:
+        found = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
 
 
 class ConnectionLimits:
@@ -313,8 +328,7 @@ class _FramedConnection(_BoundedConnection, PlainConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it."""
         super().connection_made(transport)
-        address = transport.get_extra_info("peername")
-        peer = str(address[0]) if isinstance(address, tuple) and address else ""
+        peer = peer_of(transport.get_extra_info("peername"))
         if not self.limits.admit(peer):
             self._refuse(503)
             return

@@ -87,7 +87,7 @@ class HttpOptions:
     max_unread_bytes: Count = 256 * 1024 * 1024
     """Answers that clients have yet to read, in bytes."""
     max_unread_bytes_per_peer: Count = 64 * 1024 * 1024
-    """Those of one address."""
+    """Those of one address, or of IPv6 one /64 network."""
     max_streams: Count = 4096
     """Open streams of events: those of sessions, and of `subscriptions/listen`."""
     max_streams_per_caller: Count = 512
@@ -95,7 +95,7 @@ class HttpOptions:
     max_connections: Count = 4096
     """Open connections; fewer if the process may not open so many files."""
     max_connections_per_peer: Count = 1024
-    """Open connections from one address."""
+    """Open connections from one address, or of IPv6 one /64 network."""
     max_sessions: Count = 10_000
     """Sessions of clients before 2026-07-28."""
     max_sessions_per_caller: Count = 256
