@@ -270,6 +270,12 @@ def test_events_are_the_same_however_the_stream_is_cut(size: int, end: bytes) ->
     assert events[:2] == [ServerEvent(b"{\n}", "a1", None), ServerEvent(b"x", "", 1.5)]
 
 
+@pytest.mark.parametrize("wait", [b"1" * 10, b"1" * 400, b"1" * 5_000, b"-1", b"soon", "\N{SUPERSCRIPT TWO}".encode()])
+def test_a_time_to_wait_that_cannot_be_meant_says_nothing(wait: bytes) -> None:
+    [event] = EventParser(Bounds(10_000, 1000)).feed(b"retry: " + wait + b"\ndata: {}\n\n")
+    assert (event.data, event.retry_s) == (b"{}", None)
+
+
 @pytest.mark.parametrize("chunk", [b"data: " + b"x" * 100, b"data: " + b"x" * 100 + b"\n\n"])
 def test_an_event_beyond_the_limit_is_refused(chunk: bytes) -> None:
     with pytest.raises(OverflowError):

@@ -366,6 +366,10 @@ NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": 
         (Response("<html>", 404, media_type="text/html"), f"HTTP 404 Not Found: {NO_ENDPOINT}"),
         (Response("", 405), f"HTTP 405 Method Not Allowed: {NOT_TAKEN}"),
         (Response("", 503, {"retry-after": "9"}), "HTTP 503 Service Unavailable, retry after 9"),
+        *(
+            (Response("", 503, {"retry-after": after}), f"HTTP 503 Service Unavailable, retry after {after}")
+            for after in (f"1 Jan 1{'0' * 20} 00:00:00 GMT", f"1 Jan 2026 00:00:00 +{'9' * 20}", "31 Dec 0000")
+        ),
         (Response("", 500), "HTTP 500 Internal Server Error"),
         (Response("", 599), "HTTP 599"),
         (

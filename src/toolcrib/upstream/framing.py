@@ -425,6 +425,10 @@ def _id_of(found: re.Match[bytes]) -> int | str:
     return int(number) if number is not None else str(text, errors="replace")
 
 
+_MAX_RETRY_DIGITS: Final = 9
+"""Of a time to wait, in milliseconds; one with more says nothing, and might not even be a number to Python."""
+
+
 class ServerEvent(NamedTuple):
     """One event of an event stream."""
 
@@ -522,6 +526,6 @@ def _read_event(block: bytes) -> ServerEvent:
             data.append(value)
         elif name == b"id" and b"\0" not in value:
             last_id = value.decode("utf-8", "replace")
-        elif name == b"retry" and value.isdigit():
+        elif name == b"retry" and value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
             retry_s = int(value) / 1000
     return ServerEvent(b"\n".join(data), last_id, retry_s)

@@ -118,7 +118,7 @@ def retry_after_s(headers: httpx2.Headers) -> float:
     text = headers.get("retry-after", "").strip()
     try:
         found = float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return min(max(found, 0.0), _MAX_RETRY_AFTER_S)
 
