@@ -1,6 +1,8 @@
 """Turns of callers in the event loop, for searches and lists."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import anyio
 import pytest
@@ -182,3 +184,21 @@ def test_a_queue_serves_one_event_loop_after_the_other() -> None:
 
     for _ in range(3):
         anyio.run(once)
+
+
+def test_event_loops_in_several_threads_have_turns_of_their_own() -> None:
+    turns, served = queue(), list[str]()
+
+    def serve_elsewhere(caller: Caller) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            served.extend(pool.submit(anyio.run, order_of, turns, BOB).result(5))
+        served.append(caller.id)
+
+    async def serve() -> None:
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                for caller in (ANN, EVE):
+                    group.start_soon(turns.run, caller, partial(serve_elsewhere, caller))
+
+    anyio.run(serve)
+    assert served == ["bob", "ann", "bob", "eve"]

@@ -5,11 +5,14 @@ of work at a time, and the callers in rotation. Each request is reported to the 
 """
 
 import asyncio
+import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio.to_thread
 
@@ -38,16 +41,61 @@ class FairQueue:
     """Runs work of callers in the event loop, one piece at a time, with other tasks in between.
 
     A caller's work waits while other callers are active and it has had more than its share of the loop's time; what
-    waits runs with the callers in rotation.
+    waits runs with the callers in rotation. Several loops may run at once, in threads of their own, and each has turns
+    of its own.
     """
 
     def __init__(self, *, share: float, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
         """`share` is above 0 and up to 1; at most `waiting` pieces of one caller's work wait. `clock` is in seconds."""
-        self._pace = 1 / share
-        self._span_s = _BURST_S / share
+        self._make = partial(_Turns, 1 / share, _BURST_S / share, waiting, clock)
+        self._lock = threading.Lock()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+        self._latest: tuple[asyncio.AbstractEventLoop, _Turns] | None = None
+        """The turns that were used last: a program usually has one loop."""
+
+    def note(self, caller: Caller) -> None:
+        """Note that a caller is active. Called for every request, so it does next to nothing."""
+        self._turns().note(caller)
+
+    async def run(self, caller: Caller, work: Callable[[], _T]) -> _T:
+        """Run the work in the caller's turn, and return its value. Raises `RateLimited` if too much waits already."""
+        turns = self._turns()
+        await turns.begin(caller)
+        try:
+            with turns.charged(caller):
+                return work()
+        finally:
+            turns.end()
+
+    async def run_in_thread(self, caller: Caller, work: Callable[[], _T]) -> _T:
+        """Run work that may take long in a thread. It counts too, because threads take turns with the loop."""
+        turns = self._turns()
+        await turns.begin(caller)
+        turns.end()
+        with turns.charged(caller):
+            return await anyio.to_thread.run_sync(work)
+
+    def _turns(self) -> "_Turns":
+        loop, latest = asyncio.get_running_loop(), self._latest
+        if latest is not None and latest[0] is loop:
+            return latest[1]
+        with self._lock:
+            turns = self._by_loop.get(loop)
+            if turns is None:
+                turns = self._by_loop[loop] = self._make()
+            self._latest = (loop, turns)
+            return turns
+
+
+class _Turns:
+    """The turns in one event loop, which alone uses them."""
+
+    def __init__(self, pace: float, span_s: float, waiting: int, clock: Callable[[], float]) -> None:
+        """`pace` is how long a caller waits for each second that it has had, and `span_s` how much wait is let pass."""
+        self._pace = pace
+        self._span_s = span_s
         self._waiting = waiting
         self._clock = clock
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         """What waits, by caller; the one whose turn is next comes first."""
         self._count = 0
@@ -60,47 +108,35 @@ class FairQueue:
         self._latest_at = self._other_at = float("-inf")
 
     def note(self, caller: Caller) -> None:
-        """Note that a caller is active. Called for every request, so it does next to nothing."""
+        """Note that a caller is active."""
         if caller is not self._latest:
             if self._latest is None or caller.key != self._latest.key:
                 self._other_at = self._latest_at
             self._latest = caller
         self._latest_at = self._clock()
 
-    async def run(self, caller: Caller, work: Callable[[], _T]) -> _T:
-        """Run the work in the caller's turn, and return its value. Raises `RateLimited` if too much waits already."""
-        loop = await self._begin(caller)
-        started = self._clock()
-        try:
-            return work()
-        finally:
-            self._charge(caller, self._clock() - started)
-            loop.call_soon(self._next)
-
-    async def run_in_thread(self, caller: Caller, work: Callable[[], _T]) -> _T:
-        """Run work that may take long in a thread. It counts too, because threads take turns with the loop."""
-        loop = await self._begin(caller)
-        loop.call_soon(self._next)
-        started = self._clock()
-        try:
-            return await anyio.to_thread.run_sync(work)
-        finally:
-            self._charge(caller, self._clock() - started)
-
-    async def _begin(self, caller: Caller) -> asyncio.AbstractEventLoop:
+    async def begin(self, caller: Caller) -> None:
         """Wait for the caller's turn."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # an app may run in one loop after the other
-            self._loop, self._busy, self._timer, self._count = loop, False, None, 0
-            self._lines.clear()
         self.note(caller)
         key = caller.key
         if self._busy or key in self._lines or self._wait_s(key, self._clock()) > 0:
-            await self._turn(loop, key)
+            await self._turn(key)
         self._busy = True
-        return loop
 
-    async def _turn(self, loop: asyncio.AbstractEventLoop, key: Hashable) -> None:
+    def end(self) -> None:
+        """Let the next caller begin, after other tasks of the loop."""
+        asyncio.get_running_loop().call_soon(self._next)
+
+    @contextmanager
+    def charged(self, caller: Caller) -> Iterator[None]:
+        """Count the time that the block takes as the caller's."""
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self._charge(caller, self._clock() - started)
+
+    async def _turn(self, key: Hashable) -> None:
         line = self._lines.setdefault(key, deque())
         if len(line) >= self._waiting:
             raise _too_many(f"{len(line)} of your searches and lists are waiting already", "caller")
@@ -108,7 +144,7 @@ class FairQueue:
             if not line:
                 del self._lines[key]
             raise _too_many("too many searches and lists of all callers are waiting", "all")
-        turn = loop.create_future()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(turn)
         self._count += 1
         if not self._busy:
@@ -143,8 +179,8 @@ class FairQueue:
                 turn.set_result(None)
                 return
             soonest = min(soonest, max(wait_s, 0.0))
-        if self._lines and self._loop is not None:
-            self._timer = self._loop.call_later(soonest, self._next)
+        if self._lines:
+            self._timer = asyncio.get_running_loop().call_later(soonest, self._next)
 
     def _take(self, key: Hashable) -> asyncio.Future[None] | None:
         """Take the first of a caller's line that was not cancelled, and put the caller behind the others."""
