@@ -197,8 +197,9 @@ def test_event_loops_in_several_threads_have_turns_of_their_own() -> None:
     async def serve() -> None:
         with anyio.fail_after(5):
             async with anyio.create_task_group() as group:
-                for caller in (ANN, EVE):
-                    group.start_soon(turns.run, caller, partial(serve_elsewhere, caller))
+                group.start_soon(turns.run, ANN, partial(served.append, "ann"))
+                group.start_soon(turns.run, EVE, partial(serve_elsewhere, EVE))
+                group.start_soon(turns.run, BOB, partial(served.append, "bob"))
 
     anyio.run(serve)
-    assert served == ["bob", "ann", "bob", "eve"]
+    assert served == ["ann", "bob", "eve", "bob"]
