@@ -30,7 +30,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	@touch $@
 
 $(DEMO)/.ready: pyproject.toml
-	@echo "Installing toolcrib and uv in $(DEMO): about 45 packages, 250 MB."
+	@echo "Installing toolcrib and uv in $(DEMO): about 50 packages, 250 MB."
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/python -m pip --disable-pip-version-check install --no-compile --editable ".[tokens]" uv
 	@touch $@

@@ -198,7 +198,7 @@ def test_policy_check_says_what_each_caller_may_do_and_which_rule_says_so(checke
         "  hide     2  default   box:fail, box:show_image",
         "",
         "No rule says who may see box:fail, box:show_image.",
-        'Name it in the tools of a rule to grant it, or set default = "allow" to grant all that no rule covers.',
+        'Name a tool in a rule to grant it, or set default = "allow" to grant all that no rule covers.',
     ]
 
 

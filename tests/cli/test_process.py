@@ -104,6 +104,22 @@ def test_serve_logs_with_times_and_levels(settings: Settings) -> None:
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING) toolcrib\.", line) for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("policy", "is_said"),
+    [
+        ({"rules": [{"tools": ["good:*"]}]}, True),
+        ({"rules": [{"tools": ["good:*"]}], "default": "hide"}, False),
+        ({"rules": [{"tools": ["good:*"], "effect": "hide"}]}, False),
+    ],
+)
+def test_serve_logs_that_a_policy_hides_by_a_default_that_it_does_not_set(
+    settings: Settings, policy: dict[str, object], is_said: bool
+) -> None:
+    with started("serve", "--config", settings({"policy": policy}, good=toolbox())) as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert ("what no rule of the policy covers is hidden; `toolcrib policy check` shows it" in err.decode()) == is_said
+
+
 def test_a_json_log_has_an_object_per_line() -> None:
     record = logging.LogRecord("toolcrib.serve", logging.INFO, "f", 1, "%s\nis ready", ("git",), None)
     line = JsonFormatter().format(record)

@@ -361,5 +361,5 @@ def some_names(names: Sequence[str]) -> str:
 def cover_hint(policy: ByScopes) -> str:
     """How a tool that no rule covers is given to callers, or kept from them."""
     if policy.default == "hide":
-        return 'Name it in the tools of a rule to grant it, or set default = "allow" to grant all that no rule covers.'
-    return 'Name it in the tools of a rule, or set default = "hide" to hide all that no rule covers.'
+        return 'Name a tool in a rule to grant it, or set default = "allow" to grant all that no rule covers.'
+    return 'Name a tool in a rule, or set default = "hide" to hide all that no rule covers.'

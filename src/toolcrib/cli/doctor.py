@@ -232,7 +232,7 @@ def _check_http(app: App) -> Iterator[str]:
     try:
         app.asgi()
     except ToolcribError as error:
-        yield f"serve --http would refuse to start: {error.message}"
+        yield f"serve --http would refuse to start: {error}"
 
 
 def _check_pages(settings: Settings) -> Iterator[str]:
@@ -240,7 +240,7 @@ def _check_pages(settings: Settings) -> Iterator[str]:
     try:
         App(Settings(console=settings.console, telemetry=settings.telemetry, http=settings.http, auth=settings.auth))
     except ToolcribError as error:
-        yield f"serve would refuse to start: {error.message}"
+        yield f"serve would refuse to start: {error}"
 
 
 def _check_files(settings: Settings) -> Iterator[str]:
@@ -262,7 +262,7 @@ async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:
         begun = perf_counter()
         await anyio.to_thread.run_sync(embedder.embed, [_REQUEST])
     except ToolcribError as error:
-        return [f"serve would refuse to start: toolcrib.search.embedder: {error.message}"], []
+        return [f"serve would refuse to start: toolcrib.search.embedder: {error}"], []
     except Exception as error:  # noqa: BLE001 - a model of the operator's may raise anything
         return [f"toolcrib.search.embedder: the model fails with {type(error).__name__}, so searches do without it"], []
     took_ms = (perf_counter() - begun) * 1000
@@ -276,7 +276,7 @@ def _check_engine(settings: Settings, policy: Policy | None) -> Iterator[str]:
     try:
         Gateway((), options=settings.gateway, policy=policy)
     except ToolcribError as error:
-        yield f"serve would refuse to start: {error.message} {error.hint}"
+        yield f"serve would refuse to start: {error}"
 
 
 async def _check_hook(settings: Settings) -> list[str]:

@@ -21,6 +21,7 @@ import anyio.abc
 from toolcrib.app import App
 from toolcrib.cli.output import UsageError, pluralize
 from toolcrib.errors import NotStarted, SettingsError, StateUnavailable
+from toolcrib.gateway.policy import ByScopes
 from toolcrib.middleware.audit import AUDIT_LOGGER, CURRENT_RECORD
 from toolcrib.sanitize import MAX_RECORD, paragraphs
 from toolcrib.settings.options import Settings
@@ -199,6 +200,9 @@ def _run(
     for server in settings.servers:
         if server.problem:
             logger.warning("%s has failed: %s", server.name, server.problem)
+    policy = settings.policy
+    if isinstance(policy, ByScopes) and policy.default == "hide" and not policy.is_default_given:
+        logger.info("what no rule of the policy covers is hidden; `toolcrib policy check` shows it")
 
     # A closed terminal sends SIGHUP; service managers send it to have the settings read again.
     has_terminal = hasattr(signal, "SIGHUP") and sys.stderr.isatty() and worker is None
