@@ -211,6 +211,32 @@ async def test_a_tool_that_the_policy_hides_is_in_no_list_search_schema_or_call(
             assert "charts:draw_chart" not in str(missing.get("suggestions"))
 
 
+class Broken(NoCharts):
+    """A policy with a mistake in it."""
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        raise LookupError("no role in postgres://ann:pw@db/roles")
+
+
+@eras
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("list_tools", {}),
+        ("search_tools", {"query": "add numbers"}),
+        ("get_tool_schema", {"tool_name": "math:add"}),
+        ("call_tool", {"tool_name": "math:add", "arguments": {"a": 1, "b": 2}}),
+    ],
+)
+async def test_an_error_of_the_applications_policy_is_in_the_log_and_in_no_answer(
+    mode: str, name: str, arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client_of(mode=mode, policy=Broken()) as client:
+        envelope = await answer(client, name, **arguments)
+    assert envelope == {"success": False, "error": "Internal error; see the server's log for the cause."}
+    assert "a request failed unexpectedly" in caplog.text
+
+
 @eras
 async def test_a_tool_that_was_used_is_boosted_in_the_next_turn(mode: str) -> None:
     async with client_of(mode=mode) as client:

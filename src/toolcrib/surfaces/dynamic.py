@@ -1,8 +1,9 @@
 """The surface `dynamic`: five meta-tools to list, search, describe and call tools, as agent loops know them."""
 
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -10,10 +11,12 @@ from typing import Any, Final
 from toolcrib.discovery.envelope import Envelope, to_envelope
 from toolcrib.discovery.guards import Guard, GuardOptions
 from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage
+from toolcrib.errors import ExecutionFailed, ToolcribError
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.startup import missing_note
+from toolcrib.gateway.view import ResolvedTool
 from toolcrib.providers.content import json_text
 from toolcrib.results.store import ResultStore
 from toolcrib.schema.compact import compact
@@ -23,6 +26,8 @@ from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
 from toolcrib.surfaces.selection import Level
 from toolcrib.tokens import ESTIMATE, counter
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, Tool, ToolResult
+
+logger = logging.getLogger(__name__)
 
 _LIST_CHARS: Final = 200
 """Characters of a description in `list_tools`."""
@@ -105,17 +110,19 @@ class GatewayPort:
 
     async def list(self, limit: int) -> ToolPage:
         """The first tools, by id."""
-        tools = await self._gateway.tools(self._ctx)
-        self.note = missing_note(await self._gateway.servers(self._ctx))
+        with _own_errors_only():
+            tools = await self._gateway.tools(self._ctx)
+            self.note = missing_note(await self._gateway.servers(self._ctx))
         return ToolPage(entries=[_short_entry(tool, _LIST_CHARS) for tool in tools[:limit]], total=len(tools))
 
     async def find(self, query: str | Sequence[str], limit: int) -> Sequence[Object]:
         """The best matches first, likely ones with their parameters."""
         request = SearchRequest.of(query, limit=limit, budget=self._budget)
-        reply = replace(await self._gateway.search(self._ctx, request), cursor=None)
-        self.note = missing_note(reply.servers)
-        render, queue = partial(self._entries, reply, request), self._gateway.admission.queue
-        return await self._replies.run(reply.hits, render, economical=True, queue=queue, caller=self._ctx.caller)
+        with _own_errors_only():
+            reply = replace(await self._gateway.search(self._ctx, request), cursor=None)
+            self.note = missing_note(reply.servers)
+            render, queue = partial(self._entries, reply, request), self._gateway.admission.queue
+            return await self._replies.run(reply.hits, render, economical=True, queue=queue, caller=self._ctx.caller)
 
     def _entries(self, reply: SearchReply, request: SearchRequest) -> Sequence[Object]:
         levels = self._replies.levels(reply, request, economical=True)
@@ -134,12 +141,16 @@ class GatewayPort:
     async def schema(self, name: str) -> Object:
         """The tool as an OpenAI function definition, under a name that `call` accepts."""
         async with self._admitted(name):
-            found = await self._gateway.find(self._ctx, name)
+            found = await self._find(name)
         if self._gateway.definitions is not None:
             cost = self._replies.hits.definition_cost(found.tool)
             self._gateway.definitions.tools_shown({found.tool.namespace: cost})
         tool = replace(found.tool, input_schema=compact(found.tool.input_schema))
         return chat_tool(tool, name=found.wire_name)
+
+    async def _find(self, name: str) -> ResolvedTool:
+        with _own_errors_only():
+            return await self._gateway.find(self._ctx, name)
 
     def _admitted(self, name: str) -> AbstractAsyncContextManager[None]:
         """Admit a description; several of one request count once."""
@@ -152,13 +163,25 @@ class GatewayPort:
         """Call a tool, and wrap its result in an envelope."""
         if name == READ_RESULT:
             return to_envelope(await self._results.read(self._ctx, given if isinstance(given, Mapping) else loose))
-        found = await self._gateway.find(self._ctx, name)
+        found = await self._find(name)
         result = await self._gateway.run(self._ctx, found, given, loose=loose)
         self.result = await self._results.fit(self._ctx, found.tool, result, DynamicSurface.reads_results)
         if self.result is not result:  # the link goes beside the envelope
             texts = tuple(block for block in self.result.content if block.get("type") == "text")
             return to_envelope(replace(self.result, content=texts))
         return to_envelope(self.result)
+
+
+@contextmanager
+def _own_errors_only() -> Iterator[None]:
+    """Replace an error of other code, such as an application's own policy, whose message may be meant for nobody."""
+    try:
+        yield
+    except ToolcribError:
+        raise
+    except Exception as error:
+        logger.exception("a request failed unexpectedly")
+        raise ExecutionFailed("Internal error; see the server's log for the cause.") from error
 
 
 def _short_entry(tool: Tool, limit: int) -> dict[str, Any]:
