@@ -709,6 +709,14 @@ def test_doctor_names_files_that_cannot_be_written(command: Command, settings: S
     assert command("doctor", "-c", file).code == 0
 
 
+def test_a_call_that_the_audit_file_lacks_says_so(command: Command, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to("precious")
+    file = settings({"calls": {"audit_file": {"path": "link.jsonl"}}}, a=toolbox())
+    ran = command("call", "a:greet", "person=Ann", "-c", file)
+    assert ran.code == 0
+    assert f"toolcrib: the audit file {tmp_path}/link.jsonl cannot be written: it is a link to precious" in ran.err
+
+
 def test_doctor_shows_what_was_run_without_secrets(command: Command, settings: Settings) -> None:
     secrets = ["--api-key", "hunter2", "postgres://me:hunter2@db/x", "hunter2hunter2hunter2", "plain word"]
     bad = {"command": "no-such-program", "args": ["--flag", *secrets], "env": {"KEY": "hunter2!"}}

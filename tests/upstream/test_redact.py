@@ -22,6 +22,7 @@ SECRETIVE = ServerOptions(
         ("flag 1 is not set", "flag 1 is not set"),
         ("Bearer tokentoken was refused", "*** was refused"),
         ("tokentoken was refused", "*** was refused"),
+        ("Send Authorization: Bearer <token>.", "Send Authorization: Bearer <token>."),
         ("region eu", "region eu"),
         ("argkey, argsecret", "***, ***"),
         ("no /srv/data and no --verbose", "no /srv/data and no --verbose"),

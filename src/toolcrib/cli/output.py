@@ -223,7 +223,8 @@ def report_errors(verb: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         debug = bool(kwargs.get("debug"))
-        logging.getLogger().addHandler(_log_handler(debug=debug))
+        handler = _log_handler(debug=debug)
+        logging.getLogger().addHandler(handler)
         try:
             verb(*args, **kwargs)
             sys.stdout.flush()
@@ -233,14 +234,20 @@ def report_errors(verb: Callable[P, None]) -> Callable[P, None]:
             if debug and not isinstance(error, (KeyboardInterrupt, BrokenPipeError, SystemExit)):
                 logging.getLogger(__name__).debug("the verb ended with an error", exc_info=True)
             _exit_with(unwrap_group(error), as_json=bool(kwargs.get("as_json")), debug=debug)
+        finally:
+            logging.getLogger().removeHandler(handler)
 
     return run
 
 
 def _log_handler(*, debug: bool) -> logging.Handler:
-    """Log to standard error with --debug, else nowhere: verbs print what users need to know."""
+    """Log to standard error with --debug, else only what the audit file lacks: verbs print what users need to know."""
     if not debug:
-        return logging.NullHandler()
+        said = logging.StreamHandler(sys.stderr)
+        said.setLevel(logging.ERROR)
+        said.setFormatter(logging.Formatter("toolcrib: %(message)s"))
+        said.addFilter(logging.Filter("toolcrib.middleware.audit_file"))
+        return said
     logging.getLogger("toolcrib").setLevel(logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -13,6 +13,8 @@ _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential|cookie|
 _MIN_SECRET: Final = 6
 """Values at least this long are redacted whatever they are called; shorter ones, such as "1", would redact too much."""
 _MIN_NAMED_SECRET: Final = 3
+_SCHEMES: Final = frozenset({"basic", "bearer", "digest", "token"})
+"""Words before a credential that are no secret: without them, advice such as "send Bearer <token>" makes no sense."""
 _MIN_PATH_TOKEN: Final = 20
 """A path segment at least this long may be an API key, as with some hosted servers."""
 
@@ -54,7 +56,7 @@ class Redactor:
 def _secrets(options: ServerOptions, min_unnamed: float) -> Iterator[str]:
     """Yield the secrets; `min_unnamed` is how long a value is at least whose name does not suggest one."""
     for name, value in (*options.env.items(), *options.headers.items(), *_named_args(options.args)):
-        for part in (value, *value.split()):
+        for part in (value, *(word for word in value.split() if word.lower() not in _SCHEMES)):
             if len(part) >= (_MIN_NAMED_SECRET if _SECRET_NAME.search(name) else min_unnamed):
                 yield part
     yield from _url_secrets(options.url)
