@@ -38,6 +38,19 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
+
+@contextlib.contextmanager
+def own_errors_only() -> Iterator[None]:
+    """Replace an error of other code, such as an application's own policy, whose message may be meant for nobody."""
+    try:
+        yield
+    except ToolcribError:
+        raise
+    except Exception as error:
+        logger.exception("a request failed unexpectedly")
+        raise ExecutionFailed("Internal error; see the server's log for the cause.") from error
+
+
 _NOT_RUN_ERRORS: Final = (
     ServerUnavailable,
     RateLimited,

@@ -78,6 +78,15 @@ class NoFail:
         return Decision.HIDE if tool.name == "fail" and caller.id != "boss" else Decision.ALLOW
 
 
+class NoCalls(NoFail):
+    """A policy with a mistake in it."""
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        if action is Action.CALL:
+            raise LookupError("no role in postgres://ann:pw@db/roles")
+        return Decision.ALLOW
+
+
 @asynccontextmanager
 async def scripts(
     *more: ToolProvider, levels: int = 3, sandbox: SandboxOptions | None = None, **gateway: Any
@@ -91,6 +100,16 @@ async def scripts(
 
 def said(result: ToolResult) -> str:
     return "\n".join(str(block.get("text", block["type"])) for block in result.content)
+
+
+async def test_a_script_reads_no_message_of_an_error_of_the_applications_policy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with scripts(policy=NoCalls()) as run:
+        done = await run.run(ME, "return calc.add{a=1, b=2}:await()")
+    assert "Internal error; see the server's log for the cause." in said(done)
+    assert "no role" not in said(done) + str(done.structured)
+    assert "no role" in caplog.text
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from toolcrib.containment import own_errors_only
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import nested_context, report_call_ended, resolve_input_required
@@ -256,7 +257,8 @@ class ScriptRunner:
             return await self._stored_value(ctx, arguments)
 
         async def call(own: Context) -> ToolResult:
-            return await self._gateway.call(replace(own, memo=ctx.memo), tool.id, arguments)
+            with own_errors_only():
+                return await self._gateway.call(replace(own, memo=ctx.memo), tool.id, arguments)
 
         try:
             return script_value(await resolve_input_required(ctx, call))

@@ -1,17 +1,16 @@
 """The surface `dynamic`: five meta-tools to list, search, describe and call tools, as agent loops know them."""
 
-import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from toolcrib.containment import own_errors_only
 from toolcrib.discovery.envelope import Envelope, to_envelope
 from toolcrib.discovery.guards import Guard, GuardOptions
 from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage
-from toolcrib.errors import ExecutionFailed, ToolcribError
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
@@ -26,8 +25,6 @@ from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
 from toolcrib.surfaces.selection import Level
 from toolcrib.tokens import ESTIMATE, counter
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, Tool, ToolResult
-
-logger = logging.getLogger(__name__)
 
 _LIST_CHARS: Final = 200
 """Characters of a description in `list_tools`."""
@@ -110,7 +107,7 @@ class GatewayPort:
 
     async def list(self, limit: int) -> ToolPage:
         """The first tools, by id."""
-        with _own_errors_only():
+        with own_errors_only():
             tools = await self._gateway.tools(self._ctx)
             self.note = missing_note(await self._gateway.servers(self._ctx))
         return ToolPage(entries=[_short_entry(tool, _LIST_CHARS) for tool in tools[:limit]], total=len(tools))
@@ -118,7 +115,7 @@ class GatewayPort:
     async def find(self, query: str | Sequence[str], limit: int) -> Sequence[Object]:
         """The best matches first, likely ones with their parameters."""
         request = SearchRequest.of(query, limit=limit, budget=self._budget)
-        with _own_errors_only():
+        with own_errors_only():
             reply = replace(await self._gateway.search(self._ctx, request), cursor=None)
             self.note = missing_note(reply.servers)
             render, queue = partial(self._entries, reply, request), self._gateway.admission.queue
@@ -149,7 +146,7 @@ class GatewayPort:
         return chat_tool(tool, name=found.wire_name)
 
     async def _find(self, name: str) -> ResolvedTool:
-        with _own_errors_only():
+        with own_errors_only():
             return await self._gateway.find(self._ctx, name)
 
     def _admitted(self, name: str) -> AbstractAsyncContextManager[None]:
@@ -170,18 +167,6 @@ class GatewayPort:
             texts = tuple(block for block in self.result.content if block.get("type") == "text")
             return to_envelope(replace(self.result, content=texts))
         return to_envelope(self.result)
-
-
-@contextmanager
-def _own_errors_only() -> Iterator[None]:
-    """Replace an error of other code, such as an application's own policy, whose message may be meant for nobody."""
-    try:
-        yield
-    except ToolcribError:
-        raise
-    except Exception as error:
-        logger.exception("a request failed unexpectedly")
-        raise ExecutionFailed("Internal error; see the server's log for the cause.") from error
 
 
 def _short_entry(tool: Tool, limit: int) -> dict[str, Any]:
