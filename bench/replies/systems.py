@@ -58,8 +58,12 @@ def make_reply(arguments: object, texts: Sequence[str], structured: object, hits
 
 
 def hits_of(entries: Sequence[Mapping[str, Any]]) -> Hits:
-    """The hits of a `tool_search` reply, each with its input schema, if it has one."""
-    return {entry["name"]: entry.get("input_schema", entry.get("parameters")) for entry in entries}
+    """The tools of a `tool_search` reply, each with its input schema, if it has one; also those grouped under a hit."""
+    return {
+        name: entry.get("input_schema", entry.get("parameters"))
+        for entry in entries
+        for name in (entry["name"], *entry.get("similar", ()))
+    }
 
 
 class Worker:

@@ -258,7 +258,7 @@ class Hit:
     named: bool = False
     """Whether the query names the tool in full: it comes first, whatever the limit."""
     similar: tuple[str, ...] = ()
-    """The ids of near-duplicates that are grouped under it, if the request asked for groups."""
+    """The ids of the tools that are grouped under it, if the request asked for groups."""
     parts: tuple[ScorePart, ...] = ()
     """The terms that add up to `raw`, if the request asked to explain the score."""
 
@@ -297,6 +297,8 @@ class SearchRequest:
     """Whether each hit has the terms of its score."""
     group: bool = False
     """Whether near-duplicates, mostly of other servers, are grouped under the best of them."""
+    group_same: bool = False
+    """Whether the same tool of several servers is one hit: with the same parameters and almost the same description."""
     cursor: str | None = None
     """The cursor of the reply before, to continue a list or the hits of one query."""
 
@@ -318,6 +320,11 @@ class SearchRequest:
         phrasings = not isinstance(query, str) and len(query) > 1
         queries = (query,) if isinstance(query, str) else tuple(query) or ("",)
         return cls(queries=queries, phrasings=phrasings, **more)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether some hits stand for several tools."""
+        return self.group or self.group_same
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -77,6 +77,14 @@ async def test_hits_from_elsewhere_stand_among_our_own_by_their_score() -> None:
     assert (await gateway.search(ME, request())).hits[0].tool.id == "post:send_parcel"
 
 
+async def test_the_same_tool_from_elsewhere_is_under_the_best_if_the_request_asks_for_it() -> None:
+    far = Tool(name="sendMail", namespace="post", description=OWN.description)
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), Finder(hit(far, 0.1)))], options=QUIET)
+    (found,) = (await gateway.search(ME, request(group_same=True))).hits
+    assert (found.tool.id, found.similar) == ("send_mail", ("post:sendMail",))
+    assert len((await gateway.search(ME, request())).hits) == 2
+
+
 async def test_a_score_above_one_does_not_reach_the_top() -> None:
     gateway = Gateway([FakeSource(Finder(hit(FAR, 1e9)))], options=QUIET)
     assert (await gateway.search(ME, request())).hits[0].score == 1.0

@@ -193,6 +193,18 @@ def test_among_many_a_tool_that_shares_no_word_with_the_request_is_found_until_i
         assert money.id not in ids(many.search("dollars and euros"))
 
 
+def test_the_same_tool_of_two_servers_is_one_hit_and_tools_that_only_share_a_name_are_two(tmp_path: Path) -> None:
+    same = [Tool(name="open_issue", namespace=name, description="Opens an issue.") for name in ("home", "work")]
+    other = Tool(name="open_issue", namespace="shop", description="Shows a number of a magazine in the reader.")
+    with DiskIndex(tmp_path) as issues:
+        issues.update([*same, other])
+        hits = issues.search(asked("open an issue", group_same=True)).hits
+    assert sorted(sorted([hit.tool.id, *hit.similar]) for hit in hits) == [
+        ["home:open_issue", "work:open_issue"],
+        ["shop:open_issue"],
+    ]
+
+
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
-"""Near-duplicates: shown under the best one, on request."""
+"""Near-duplicates, and the same tool of several servers: shown under the best one, on request."""
 
 from typing import Any
+
+import pytest
 
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
@@ -74,3 +76,94 @@ def test_tools_with_the_same_name_need_less_similarity() -> None:
 
 def test_a_listing_is_not_grouped() -> None:
     assert len(ask("").hits) == len(TOOLS)
+
+
+# -- the same tool of several servers --------------------------------------------------------------------------------
+
+TITLE: Any = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+OPENS = "Opens a new issue in a repository."
+
+
+def asked(*texts: str, tools: list[Tool], group_same: bool = True, **more: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """The ids of the hits, each with those under it."""
+    request = SearchRequest.of(texts if len(texts) > 1 else texts[0], group_same=group_same, **more)
+    return [(hit.tool.id, hit.similar) for hit in search(Index.build(tools), request).hits]
+
+
+def opening(id_: str, description: str = OPENS, schema: Any = TITLE, **more: Any) -> Tool:
+    return tool(id_, description, input_schema=schema, **more)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        opening("work:create_issue"),
+        opening("work:createIssue"),
+        opening("work:create_issue", "Opens a new issue in some repository."),
+        opening("work:create_issue", schema={**TITLE, "title": "Issue", "additionalProperties": False}),
+    ],
+    ids=["equal", "another spelling", "almost the same description", "the same parameters"],
+)
+def test_the_same_tool_of_another_server_is_under_the_best(other: Tool) -> None:
+    assert asked("open an issue", tools=[opening("home:create_issue"), other]) in (
+        [("home:create_issue", (other.id,))],
+        [(other.id, ("home:create_issue",))],
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        opening("work:open_issue"),
+        opening("work:create_issue", "Creates an issue of a magazine, with a cover and a date."),
+        opening("work:create_issue", schema={**TITLE, "required": []}),
+        opening("work:create_issue", schema={"type": "object", "properties": {"title": {"type": "integer"}}}),
+        opening("work:create_issue", annotations={"destructiveHint": True}),
+        opening("home:createIssue"),
+    ],
+    ids=["name", "description", "required", "type", "hint", "the same server"],
+)
+def test_tools_that_differ_are_hits_of_their_own(other: Tool) -> None:
+    found = asked("open an issue", tools=[opening("home:create_issue"), other])
+    assert sorted(found) == sorted([("home:create_issue", ()), (other.id, ())])
+
+
+def test_parameters_beyond_the_end_of_a_signature_count() -> None:
+    many = {f"a_long_parameter_{number}": {"type": "string"} for number in range(60)}
+    one, other = ({"type": "object", "properties": {**many, last: {"type": "string"}}} for last in ("to", "cc"))
+    found = asked("open", tools=[opening("home:create_issue", schema=one), opening("work:create_issue", schema=other)])
+    assert [similar for _, similar in found] == [(), ()]
+
+
+def test_other_tools_get_the_places_of_the_same_tool_with_their_order_and_scores() -> None:
+    same = [opening(f"account{number}:create_issue") for number in range(20)]
+    others = [tool(f"tracker:{verb}_issue", "Changes something.") for verb in ("close", "label", "pin")]
+    index = Index.build([*same, *others])
+    grouped = search(index, SearchRequest(queries=("create an issue",), limit=4, group_same=True)).hits
+    plain = search(index, SearchRequest(queries=("create an issue",), limit=100)).hits
+    assert [hit.tool.name for hit in grouped] == ["create_issue", *(hit.tool.name for hit in plain[20:])]
+    assert len(grouped[0].similar) == 19
+    shown = [hit for hit in plain if hit.tool.id in {one.tool.id for one in grouped}]
+    assert [(hit.tool, hit.score, hit.raw, hit.reasons) for hit in grouped] == [
+        (hit.tool, hit.score, hit.raw, hit.reasons) for hit in shown
+    ]
+
+
+def test_a_tool_that_is_named_with_its_server_comes_first_and_the_others_are_under_it() -> None:
+    tools = [opening(f"{name}:create_issue") for name in ("home", "lab", "work")]
+    (first,) = asked("work:create_issue", tools=tools)
+    assert (first[0], sorted(first[1])) == ("work:create_issue", ["home:create_issue", "lab:create_issue"])
+    both = asked("select:work:create_issue,lab:create_issue", tools=tools)
+    assert both == [("work:create_issue", ()), ("lab:create_issue", ())]
+    assert len(asked("create_issue", tools=tools)) == 1
+
+
+def test_phrasings_do_not_bring_the_same_tool_twice() -> None:
+    tools = [opening("home:create_issue"), opening("work:create_issue")]
+    (only,) = asked("home create issue", "work create issue", tools=tools)
+    assert sorted([only[0], *only[1]]) == ["home:create_issue", "work:create_issue"]
+
+
+def test_the_same_tool_has_hits_of_its_own_unless_asked_otherwise() -> None:
+    tools = [opening("home:create_issue"), opening("work:create_issue")]
+    assert [similar for _, similar in asked("open an issue", tools=tools, group_same=False)] == [(), ()]

@@ -155,7 +155,8 @@ async def test_the_short_name_of_a_server_selects_it_in_a_search() -> None:
         both = await client.call_tool("tool_search", {"query": "send a message", "namespace": "slack"})
         none = await client.call_tool("tool_search", {"query": "send a message", "namespace": "chat"})
     hits: Any = both.structured_content
-    assert {hit["name"].partition(":")[0] for hit in hits["hits"]} == {"acme-mcp-server-slack", "slack-mcp"}
+    names = [name for hit in hits["hits"] for name in (hit["name"], *hit.get("similar", ()))]
+    assert {name.partition(":")[0] for name in names} == {"acme-mcp-server-slack", "slack-mcp"}
     assert "There is no server called 'chat'" in text_of(none)
 
 

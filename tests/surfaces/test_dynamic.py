@@ -106,6 +106,26 @@ async def test_a_client_sees_the_five_as_they_are_defined(mode: str) -> None:
 
 
 @eras
+async def test_the_same_tool_of_two_servers_is_one_entry_with_both_names(mode: str) -> None:
+    tools = [Tool(name="add", namespace=name, description="Add two numbers", input_schema=ADD) for name in ("a", "b")]
+    async with client_of(FakeProvider(tools), mode=mode) as client:
+        (entry,) = (await answer(client, "search_tools", query="add two numbers"))["result"]
+        described = await answer(client, "get_tool_schema", tool_name=entry["similar"][0])
+    assert sorted([entry["name"], *entry["similar"]]) == ["a:add", "b:add"]
+    assert described["result"]["function"]["parameters"] == ADD
+
+
+@eras
+async def test_unlikely_tools_do_not_get_the_places_of_the_same_tool(mode: str) -> None:
+    texts = {"add": "Add two numbers", "draw_chart": "Draws a chart of numbers"}
+    tools = [Tool(name=name, namespace=at, description=text) for name, text in texts.items() for at in ("a", "b")]
+    async with client_of(FakeProvider(tools), mode=mode) as client:
+        few = (await answer(client, "search_tools", query="add two numbers", limit=2))["result"]
+        more = (await answer(client, "search_tools", query="add two numbers", limit=4))["result"]
+    assert [len(few), len(more)] == [1, 2]
+
+
+@eras
 async def test_a_model_lists_searches_describes_and_calls(mode: str) -> None:
     async with client_of(mode=mode) as client:
         listed = await answer(client, "list_tools", limit=2)

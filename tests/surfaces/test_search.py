@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import mcp
@@ -285,10 +286,9 @@ async def test_several_needs_have_separate_results() -> None:
     assert best == {"send an email": "mail:send_email", "list the folders": "mail:list_folders"}
 
 
-def twins() -> FakeProvider:
-    return FakeProvider(
-        [Tool(name="send_email", namespace=name, description="Send an email to a person.") for name in ("a", "b")]
-    )
+def near_duplicates() -> FakeProvider:
+    texts = {"a": "Send an email to a person.", "b": "Send an email to someone, by mail."}
+    return FakeProvider([Tool(name="send_email", namespace=name, description=text) for name, text in texts.items()])
 
 
 @pytest.mark.parametrize(
@@ -299,9 +299,54 @@ async def test_near_duplicates_are_grouped_by_the_request_or_else_the_settings(
     usual: bool, asked: Any, grouped: bool
 ) -> None:
     options = GatewayOptions(search_wait_s=0, list_wait_s=0, group=usual)
-    async with running(FakeSource(twins()), options=options) as gateway, connect(gateway) as client:
+    async with running(FakeSource(near_duplicates()), options=options) as gateway, connect(gateway) as client:
         hits = structured(await call(client, "tool_search", {"query": "send an email", **asked}))["hits"]
     assert [len(hit.get("similar", ())) for hit in hits] == ([1] if grouped else [0, 0])
+
+
+async def answer_with_server(server: str, ctx: Context, name: str, arguments: Object) -> ToolResult:
+    return ToolResult(content=({"type": "text", "text": f"{server}:{name}"},))
+
+
+def two_accounts() -> list[FakeProvider]:
+    """Two servers with the same tools."""
+    return [
+        FakeProvider(
+            [
+                Tool(name="send_email", namespace=name, description="Send an email to a recipient", input_schema=MAIL),
+                *(Tool(name=f"email_{n}", namespace=name, description=f"Email of kind {n}") for n in range(8)),
+            ],
+            partial(answer_with_server, name),
+            status=ready(name),
+        )
+        for name in ("home", "work")
+    ]
+
+
+async def test_the_same_tool_of_two_servers_is_one_entry_with_both_names() -> None:
+    async with running(FakeSource(*two_accounts())) as gateway, connect(gateway) as client:
+        hits = structured(await call(client, "tool_search", {"query": "send an email"}))["hits"]
+        names = [hits[0]["name"], *hits[0]["similar"]]
+        assert "input_schema" in hits[0]
+        for name in names:
+            result = await call(client, "execute_tool", {"name": name, "arguments": {"to": "ann"}})
+            assert text_of(result) == name
+    assert sorted(names) == ["home:send_email", "work:send_email"]
+    assert len({hit["name"].partition(":")[2] for hit in hits}) == len(hits)
+
+
+@pytest.mark.parametrize("more", [{"group": False}, {"detail": "full"}, {"budget": 5_000}])
+async def test_a_search_that_asks_for_everything_has_an_entry_for_each_server(more: dict[str, Any]) -> None:
+    async with running(FakeSource(*two_accounts())) as gateway, connect(gateway) as client:
+        hits = structured(await call(client, "tool_search", {"query": "send an email", **more}))["hits"]
+    assert {hit["name"] for hit in hits} >= {"home:send_email", "work:send_email"}
+    assert not any("similar" in hit for hit in hits)
+
+
+async def test_a_server_that_a_caller_may_not_see_is_named_in_no_entry() -> None:
+    policy = ByScopes([Rule(tools=("work:*",), effect="hide")])
+    async with running(FakeSource(*two_accounts()), policy=policy) as gateway, connect(gateway) as client:
+        assert "work" not in text_of(await call(client, "tool_search", {"query": "send an email"}))
 
 
 @pytest.mark.parametrize(

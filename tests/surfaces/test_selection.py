@@ -1,6 +1,7 @@
 """How a search reply spends its budget: which hits show their schema, which shrink, and which are left out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -120,3 +121,10 @@ def test_the_budget_is_kept_if_names_fit_it(
     spent = sum(one.costs[level] for one, level in zip(candidates, chosen, strict=True) if level is not None)
     least = sum(one.costs[Level.NAME] for one in candidates if keep_all or one.best)
     assert spent <= max(budget, least)
+
+
+def test_names_grouped_under_a_hit_do_not_make_it_less_worth_naming() -> None:
+    best = Candidate(share=0.9, costs={Level.NAME: 10}, best=True)
+    grouped = Candidate(share=0.02, costs={Level.NAME: 40}, alone=20)
+    assert choose_levels([best, grouped], 800, round_trip=2_500, keep_all=False) == [Level.NAME, Level.NAME]
+    assert choose_levels([best, replace(grouped, alone=None)], 800, round_trip=2_500, keep_all=False)[1] is None

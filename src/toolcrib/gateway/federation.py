@@ -27,6 +27,7 @@ from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.providers.adapters import adapt
 from toolcrib.providers.base import Backend, Provider, ProviderFeature, display_name
 from toolcrib.schema import signature
+from toolcrib.search.grouping import group_same_tools
 from toolcrib.types import (
     BackendKind,
     Context,
@@ -217,6 +218,8 @@ def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, 
     others = [hit for hit in (*kept, *fresh.values()) if not hit.named]
     ordered = [*named, *sorted(others, key=lambda hit: (-hit.score, hit.tool.id))]
     ordered.sort(key=lambda hit: hit.query)
+    if request.group_same:
+        ordered = group_same_tools(ordered)
     shown: list[Hit] = []
     counts: dict[int, int] = {}
     for hit in ordered:

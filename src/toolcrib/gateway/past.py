@@ -177,7 +177,7 @@ class PastRecorder:
             return
         found: list[list[str]] = [[] for _ in queries]
         for hit in hits:
-            found[hit.query].append(hit.tool.id)
+            found[hit.query] += [hit.tool.id, *hit.similar]
         new = [
             _WaitingSearch(words, tuple(ids))
             for text, ids in zip(queries, found, strict=True)

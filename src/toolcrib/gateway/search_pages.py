@@ -52,7 +52,7 @@ class SearchPage:
         version = f"{view_version}{filters_digest(request.filters)}?{words:x}"
         start = depth = 0
         if request.cursor is not None:
-            if len(request.queries) > 1 or request.group:
+            if len(request.queries) > 1 or request.is_grouped:
                 raise InvalidRequest(
                     "A cursor continues one query, and no groups.", hint="Ask each query separately, without group."
                 )
@@ -80,6 +80,6 @@ class SearchPage:
     def _with_cursor(self, reply: SearchReply, hits: Sequence[Hit], depth: int) -> SearchReply:
         end = self.start + len(hits)
         is_last = not hits or end >= min(reply.total, self.most) or hits[0].fallback
-        if is_last or len(self.request.queries) > 1 or self.request.group:
+        if is_last or len(self.request.queries) > 1 or self.request.is_grouped:
             return replace(reply, hits=tuple(hits))
         return replace(reply, hits=tuple(hits), cursor=encode_cursor(self.version, depth * _PLACES + end))

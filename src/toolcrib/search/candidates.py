@@ -13,6 +13,7 @@ from toolcrib.checks import checked
 from toolcrib.schema import signature
 from toolcrib.search.engine import QueryAnswer, SearchTask, answer_query, hit_limit, join_answers
 from toolcrib.search.features import SemanticModel
+from toolcrib.search.grouping import group_same_tools
 from toolcrib.search.index import IndexView, SegmentView
 from toolcrib.search.lexical import LexicalMatch, locate_match, match_terms
 from toolcrib.search.lexicon import Lexicon
@@ -131,7 +132,7 @@ class _RequestSearch:
         view = replace(whole, parts=(seen,), memo={})
         located = {text: one._replace(match=locate_match(one.match, view)) for text, one in read.items()}
         # The engine has applied the filters, and `_with_definitions` adds the signatures.
-        request = replace(self.request, filters=Filters(), detail="summary")
+        request = replace(self.request, filters=Filters(), detail="summary", group_same=False)
         task = SearchTask(
             view, [seen.visible], limit, request, self.options, self.lexicon, self.boosts, {}, read=located
         )
@@ -161,7 +162,7 @@ class _RequestSearch:
         """Replace the names of tools by their definitions; a tool that was removed meanwhile is left out."""
         tools = self.engine.definitions([hit.tool.id for hit in answer.hits])
         hits = [self._shown(hit, tools[hit.tool.id]) for hit in answer.hits if hit.tool.id in tools]
-        return answer._replace(hits=hits)
+        return answer._replace(hits=group_same_tools(hits) if self.request.group_same else hits)
 
     def _shown(self, hit: Hit, tool: Tool) -> Hit:
         detail = self.request.detail

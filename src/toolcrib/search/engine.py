@@ -5,7 +5,7 @@ Answers each query with the configured ranking and, if nothing fits, names the t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, islice
+from itertools import chain, combinations, groupby, islice
 from operator import attrgetter
 from string import ascii_lowercase, digits
 from types import MappingProxyType
@@ -17,17 +17,18 @@ import numpy.typing as npt
 from toolcrib.checks import checked, unchecked
 from toolcrib.names import fold, similarities
 from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
+from toolcrib.search.grouping import group_duplicates, group_same_tools, is_same_tool
 from toolcrib.search.index import Index, IndexView, SegmentView
 from toolcrib.search.lexical import match_terms, prepare_segment
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.named import MAX_NAMESAKES, NamedTool, find_named, is_selected, prepare_names, without_select
 from toolcrib.search.options import Field, Scorer, SearchOptions
 from toolcrib.search.past import PastRequests
-from toolcrib.search.ranking import NAMED_PROBABILITY, RankedTool, Ranking, ReadQuery, group_duplicates, rank, rescore
+from toolcrib.search.ranking import NAMED_PROBABILITY, RankedTool, Ranking, ReadQuery, rank, rescore
 from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction, ScorerResult
 from toolcrib.search.scorers.points import popular_tools
-from toolcrib.search.segment import Bools
+from toolcrib.search.segment import Bools, Segment
 from toolcrib.search.signals import read_meaning, request_text
 from toolcrib.search.telling import telling_part
 from toolcrib.search.text import CUT_NOTE, ParsedQuery, parse_query, read_queries
@@ -88,7 +89,7 @@ def join_answers(
     """
     queries, skipped = request.queries[: len(answers)], len(request.queries) - len(answers)
     if request.phrasings and len(answers) > 1:
-        queries, answers = queries[:1], [_merge_phrasings(answers, limit)]
+        queries, answers = queries[:1], [_merge_phrasings(answers, request, limit)]
     return _new_reply(
         hits=tuple(chain.from_iterable([answer.hits for answer in answers])),
         total=sum([answer.total for answer in answers]),
@@ -98,7 +99,7 @@ def join_answers(
     )
 
 
-def _merge_phrasings(answers: Sequence["QueryAnswer"], limit: int) -> "QueryAnswer":
+def _merge_phrasings(answers: Sequence["QueryAnswer"], request: SearchRequest, limit: int) -> "QueryAnswer":
     """The answer to one need, given those to its phrasings: each tool as the phrasing finds it that fits it best."""
     best: dict[Key, Hit] = {}
     for hit in chain.from_iterable([answer.hits for answer in answers]):
@@ -107,6 +108,8 @@ def _merge_phrasings(answers: Sequence["QueryAnswer"], limit: int) -> "QueryAnsw
             best[hit.tool.key] = hit if not hit.query else replace(hit, query=0)
     ordered = sorted(best.values(), key=_merge_order)
     matching = [hit for hit in ordered if not hit.fallback] or ordered
+    if request.group_same:
+        matching = group_same_tools(matching)
     named = sum(hit.named for hit in matching)
     first = min(answers, key=lambda answer: _merge_order(answer.hits[0]) if answer.hits else _LAST)
     nearest = () if ordered else tuple(dict.fromkeys(chain.from_iterable([answer.nearest for answer in answers])))
@@ -331,19 +334,25 @@ def _with_named(
     Of those that share a name, the ones that fit the query best come first. `own` has their hits by key.
     """
     own = {**own, **{hit.tool.key: hit for hit in answer.hits}}
-    grouped = frozenset(chain.from_iterable([hit.similar for hit in answer.hits]))
+    same = task.request.group_same
+    grouped = frozenset() if same else frozenset(chain.from_iterable([hit.similar for hit in answer.hits]))
     first: list[Hit] = []
     share = task.limit // len({one.name for one in named})
     most = MAX_NAMESAKES if task.request.limit is None else min(MAX_NAMESAKES, max(1, share))
     for _, group in groupby(named, key=attrgetter("name")):
         keys = [task.view.parts[one.part].segment.tools[one.position].key for one in group]
         namesakes = sorted((own[key] for key in keys if key in own), key=_by_rank)
+        if same:
+            namesakes = group_same_tools(namesakes)
         first += [hit for hit in namesakes if hit.tool.id not in grouped][:most] or namesakes[:1]
     taken = {hit.tool.key for hit in first}
     rest = [hit for hit in answer.hits if hit.tool.key not in taken]
     best = max((hit.raw for hit in rest), default=0.0), max((hit.score for hit in rest), default=0.0)
     hits = [_named_hit(hit, *best, explain=task.request.explain) for hit in first]
-    hits += rest[: max(0, task.limit - len(hits))]
+    hits = [*hits, *rest]
+    if same:
+        hits = group_same_tools(hits)
+    hits = hits[: max(len(first), task.limit)]
     return answer._replace(hits=hits, total=max(answer.total, len(hits)), nearest=())
 
 
@@ -402,10 +411,15 @@ def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAns
     best, unmatched = reading.ranking, reading.ranking.unmatched(reading.query)
     if not best.tools or (best.probability < options.nothing_below and not best.meaning.unread):
         return _answer_nothing(task, query, place, unmatched)
+    if task.request.group_same:
+        readings = [_with_followers(task, reading) for reading in readings]
     found = [pair for reading in readings for pair in _hybrid_hits(task, reading, place)]
     if len(readings) > 1:
-        found = _merge_hits(found, best.tools[0], options)[: _wanted_count(task)]
-    hits = _group_hits(task, [where for where, _ in found], [hit for _, hit in found])
+        found = _merge_hits(found, best.tools[0], options)
+        found = found if task.request.group_same else found[: _wanted_count(task)]
+    hits = [hit for _, hit in found]
+    if len(readings) > 1 or task.request.group or readings[0].ranking is not best:
+        hits = _group_hits(task, [where for where, _ in found], hits)
     is_short = task.request.limit is None and best.probability < options.short_below
     total = max([reading.ranking.total for reading in readings])
     return QueryAnswer(hits[: options.short_limit] if is_short else hits, total, unmatched)
@@ -479,16 +493,36 @@ def _answer_nothing(task: SearchTask, query: ParsedQuery, place: int, unmatched:
 
 
 def _group_hits(task: SearchTask, places: Sequence[tuple[int, int]], hits: list[Hit]) -> list[Hit]:
-    return group_duplicates(task.view, places, hits)[: task.limit] if task.request.group else hits
+    if task.request.group:
+        hits = group_duplicates(task.view, places, hits)
+    elif task.request.group_same:
+        hits = group_same_tools(hits)
+    return hits[: task.limit]
 
 
 def _wanted_count(task: SearchTask) -> int:
     """How many tools to rank: more than the limit if near-duplicates are grouped."""
-    return (
-        max(task.options.candidates, min(_MAX_GROUPED, _GROUP_FACTOR * task.limit))
-        if task.request.group
-        else task.limit
-    )
+    if task.request.group:
+        return max(task.options.candidates, min(_MAX_GROUPED, _GROUP_FACTOR * task.limit))
+    return task.limit
+
+
+def _with_followers(task: SearchTask, reading: _Reading) -> _Reading:
+    """The reading with the tools that follow, if some of the first are the same tool of several servers."""
+    if not _has_same_tools(task.view, reading.ranking):
+        return reading
+    ranking = reading.ranking._replace(tools=reading.ranking.first(max(task.options.candidates, task.limit)))
+    return reading._replace(ranking=ranking)
+
+
+def _has_same_tools(view: IndexView, ranking: Ranking) -> bool:
+    namesakes: dict[str, list[Tool]] = {}
+    for part, position in ranking.places():
+        segment = view.parts[part].segment
+        namesakes.setdefault(_all_names(segment).texts[position], []).append(segment.tools[position])
+    if len(namesakes) == len(ranking.tools):
+        return False
+    return any(is_same_tool(*pair) for tools in namesakes.values() for pair in combinations(tools, 2))
 
 
 def _hybrid_hits(task: SearchTask, reading: _Reading, place: int) -> list[_FoundHit]:
@@ -597,15 +631,20 @@ def _most_similar(part: SegmentView, texts: _ComparedTexts, asked: str) -> Seque
 
 def _folded_names(part: SegmentView, allowed: Bools) -> _ComparedTexts:
     """The folded names of the allowed tools."""
-    segment = part.segment
-    if "nearest names" not in segment.memo:
-        names = [fold(tool.name) for tool in segment.tools]
-        segment.memo["nearest names"] = _ComparedTexts(names, _character_marks(names), np.arange(len(names)))
-    known: _ComparedTexts = segment.memo["nearest names"]
+    known = _all_names(part.segment)
     if _is_unfiltered(part, allowed):
         return known
     places = np.flatnonzero(allowed)
     return _ComparedTexts([known.texts[place] for place in places.tolist()], known.marks[places], places)
+
+
+def _all_names(segment: Segment) -> _ComparedTexts:
+    """The folded names of all tools of a segment, by position."""
+    known: _ComparedTexts | None = segment.memo.get("nearest names")
+    if known is None:
+        names = [fold(tool.name) for tool in segment.tools]
+        known = segment.memo["nearest names"] = _ComparedTexts(names, _character_marks(names), np.arange(len(names)))
+    return known
 
 
 def _name_words(part: SegmentView, allowed: Bools) -> _ComparedTexts:

@@ -3,9 +3,9 @@
 The first stage picks a few tools out of all that a caller sees; the second orders these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from heapq import nsmallest
 from math import exp, inf, log
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.names import fold
 from toolcrib.search.features import SIMHASH_BITS, query_simhash
 from toolcrib.search.index import IndexView
 from toolcrib.search.lexical import LexicalMatch, match_terms
@@ -24,7 +23,6 @@ from toolcrib.search.segment import Bools
 from toolcrib.search.signals import SIGNALS, CandidateSignals, QueryMeaning, compute_signals, is_among, read_meaning
 from toolcrib.search.text import ParsedQuery
 from toolcrib.search.vectors import QueryVectors as Vectors
-from toolcrib.types import Hit
 
 Bytes = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
@@ -76,6 +74,8 @@ class Ranking(NamedTuple):
     """The weights of the signals in `raw`."""
     past: PastMatch | None = None
     """What the query has in common with past requests; None for nothing."""
+    first: Callable[[int], tuple[RankedTool, ...]] = lambda _: ()
+    """So many of the tools that were compared, best first."""
 
     def unmatched(self, query: ParsedQuery) -> tuple[str, ...]:
         """The words of the query that match nothing: neither a tool nor its past."""
@@ -134,9 +134,9 @@ def rank(
     # Boosts move tools up, but lower no other tool's score.
     unmoved = _order(view, candidates, meaning, weights, options.same_need, {}) if order.boost else order
     probability = _probability(view, unmoved, candidates, calibration)
-    found = _calibrate(order, limit, probability, unmoved.raw[unmoved.places[0]], calibration)
+    first = partial(_calibrate, order, probability, unmoved.raw[unmoved.places[0]], calibration)
     total = max(chosen.total, len(order.places))
-    return Ranking(found, total, probability, match, meaning, candidates, weights, asked)
+    return Ranking(first(limit), total, probability, match, meaning, candidates, weights, asked, first)
 
 
 def _read_query(
@@ -269,7 +269,7 @@ def _probability(view: IndexView, order: _Ordering, candidates: Sequence[Candida
 _NAMED_COLUMN = SIGNALS.index("named")
 
 
-def _calibrate(order: _Ordering, limit: int, probability: float, top: float, by: Calibration) -> tuple[RankedTool, ...]:
+def _calibrate(order: _Ordering, probability: float, top: float, by: Calibration, limit: int) -> tuple[RankedTool, ...]:
     """Give each of the best tools its score. `top` is the `raw` that `probability` was computed from."""
     bounded = min(max(probability, 1e-9), 1 - 1e-9)
     odds = log(bounded / (1 - bounded))
@@ -601,33 +601,3 @@ def _first_by_id(view: IndexView, positions: Sequence[P], tied: Sequence[Places]
     )
     first = nsmallest(count, found)
     return [np.array([place for _, n, place in first if n == number], dtype=np.intp) for number in range(len(few))]
-
-
-_DUPLICATE_COSINE = 0.9
-"""Two tools are near-duplicates from this cosine on."""
-
-_SAME_NAME_COSINE = 0.7
-"""The same for tools of one name. Source of both: tried on a catalog of 20,000 public tools."""
-
-
-def group_duplicates(view: IndexView, places: Sequence[tuple[int, int]], hits: Sequence[Hit]) -> list[Hit]:
-    """Drop near-duplicates of better hits, which list them as similar. `places` has part and position of each hit."""
-    rows = [view.parts[part].segment.features.meaning.dequantize(np.array([position])) for part, position in places]
-    vectors = np.concatenate(rows)
-    likeness = (vectors @ vectors.T).tolist()
-    names = [fold(hit.tool.name) for hit in hits]
-    leaders: dict[int, list[str]] = {}
-    for place, hit in enumerate(hits):
-        under = next(
-            (leader for leader in leaders if likeness[leader][place] >= _duplicate_threshold(names, leader, place)),
-            None,
-        )
-        if under is None:
-            leaders[place] = []
-        else:
-            leaders[under].append(hit.tool.id)
-    return [replace(hits[leader], similar=tuple(ids)) for leader, ids in leaders.items()]
-
-
-def _duplicate_threshold(names: Sequence[str], one: int, other: int) -> float:
-    return _SAME_NAME_COSINE if names[one] == names[other] else _DUPLICATE_COSINE

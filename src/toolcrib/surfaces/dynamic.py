@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 from toolcrib.containment import own_errors_only
@@ -20,9 +21,9 @@ from toolcrib.providers.content import json_text
 from toolcrib.results.store import ResultStore
 from toolcrib.schema.compact import compact
 from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, CallerView, MetaToolHandler, listed_meta_tool
-from toolcrib.surfaces.reply import ReplyRenderer, shorten, text_result
+from toolcrib.surfaces.reply import ReplyRenderer, shorten, similar_names, text_result
 from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
-from toolcrib.surfaces.selection import Level
+from toolcrib.surfaces.selection import Level, is_worth_naming, shares
 from toolcrib.tokens import ESTIMATE, counter
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, Tool, ToolResult
 
@@ -114,9 +115,10 @@ class GatewayPort:
 
     async def find(self, query: str | Sequence[str], limit: int) -> Sequence[Object]:
         """The best matches first, likely ones with their parameters."""
-        request = SearchRequest.of(query, limit=limit, budget=self._budget)
+        request = SearchRequest.of(query, limit=limit, budget=self._budget, group_same=True)
         with own_errors_only():
-            reply = replace(await self._gateway.search(self._ctx, request), cursor=None)
+            reply = await self._gateway.search(self._ctx, request)
+            reply = replace(reply, hits=_worth_naming(reply.hits, limit), cursor=None)
             self.note = missing_note(reply.servers)
             render, queue = partial(self._entries, reply, request), self._gateway.admission.queue
             return await self._replies.run(reply.hits, render, economical=True, queue=queue, caller=self._ctx.caller)
@@ -128,7 +130,7 @@ class GatewayPort:
 
     def _entry(self, hit: Hit, level: Level) -> dict[str, Any]:
         entry = _short_entry(hit.tool, _SEARCH_CHARS[level >= Level.REQUIRED])
-        entry |= {"score": round(hit.score, 3)}
+        entry |= {"score": round(hit.score, 3), **similar_names(hit)}
         details = self._replies.hits.call_details(hit.tool, level)
         details.pop("example", None)  # it has the form that `execute_tool` takes
         if "input_schema" in details:
@@ -167,6 +169,13 @@ class GatewayPort:
             texts = tuple(block for block in self.result.content if block.get("type") == "text")
             return to_envelope(replace(self.result, content=texts))
         return to_envelope(self.result)
+
+
+def _worth_naming(hits: Sequence[Hit], limit: int) -> tuple[Hit, ...]:
+    """The hits without unlikely ones that are there only because others stand for several tools each."""
+    counts = accumulate(1 + len(hit.similar) for hit in hits)
+    rows = zip(hits, shares(hits), counts, strict=True)
+    return tuple(hit for hit, share, count in rows if count <= limit or hit is hits[0] or is_worth_naming(share))
 
 
 def _short_entry(tool: Tool, limit: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ level of detail, and its tokens are counted.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from toolcrib.errors import ToolcribError
@@ -60,7 +61,7 @@ _CALL_KEYS: Final = ("signature", "input_schema", "optional", "more_optional", "
 _WARNING_HINT: Final = "destructiveHint"
 _RISK_HINTS: Final = ("readOnlyHint", _WARNING_HINT)
 _MAX_SIMILAR: Final = 5
-"""Near-duplicates that a hit names; it counts the others."""
+"""Tools grouped under a hit that it names; it counts the others."""
 _MAX_OPTIONAL: Final = 12
 """Optional parameters that the required part of a schema names; it counts the others."""
 _QUERY_CHARS: Final = 60
@@ -168,7 +169,8 @@ class ReplyRenderer:
             likely = 1.0 if best or not economical else share
             levels = useful_levels(_TOP_LEVELS[hit.detail], likely, economical=economical)
             costs = self.hits.costs(hit, levels, request.needs)
-            candidates.append(Candidate(share=share, costs=costs, best=best))
+            alone = self.hits.costs(replace(hit, similar=()), (Level.NAME,), request.needs) if hit.similar else {}
+            candidates.append(Candidate(share=share, costs=costs, best=best, alone=alone.get(Level.NAME)))
             seen.add(hit.query)
         return candidates
 
@@ -418,13 +420,18 @@ def hit_flags(hit: Hit, queries: tuple[str, ...], level: Level = Level.COMPLETE)
         flags["weak"] = True
     if hit.fallback:
         flags["fallback"] = True
-    if hit.similar:
-        flags["similar"] = list(hit.similar[:_MAX_SIMILAR])
-    if len(hit.similar) > _MAX_SIMILAR:
-        flags["more_similar"] = len(hit.similar) - _MAX_SIMILAR
+    flags |= similar_names(hit)
     if len(queries) > 1:
         flags["query"] = shorten(queries[hit.query], _QUERY_CHARS)
     return flags
+
+
+def similar_names(hit: Hit) -> dict[str, Any]:
+    """The names of the tools that are grouped under a hit, and how many more there are."""
+    if not hit.similar:
+        return {}
+    more = len(hit.similar) - _MAX_SIMILAR
+    return {"similar": list(hit.similar[:_MAX_SIMILAR])} | ({"more_similar": more} if more > 0 else {})
 
 
 def shorten(text: str, limit: int) -> str:

@@ -275,6 +275,7 @@ def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchReques
         detail=_parse_detail(arguments.get("detail")),
         budget=_parse_budget(_integer(arguments.get("budget")), budget),
         group=group if grouped is None else grouped,
+        group_same=grouped is None and not _asks_for_more(arguments),
         cursor=cursor if isinstance(cursor, str) and cursor else None,
     )
 

@@ -66,6 +66,8 @@ class Candidate:
     """Tokens at each level that it may have."""
     best: bool = False
     """Whether it is the best of its query, which is shown in full if that fits."""
+    alone: int | None = None
+    """Tokens of its name without those of tools that are grouped under it; None if there are none."""
 
 
 def shares(hits: Sequence[Hit]) -> list[float]:
@@ -159,7 +161,8 @@ class _Spending:
 
     def is_name_worth(self, one: Candidate, round_trip: float | None) -> bool:
         cost = one.costs[Level.NAME]
-        return cost <= self._left and (round_trip is None or one.share * WORTH[Level.NAME] * round_trip >= cost)
+        alone = cost if one.alone is None else one.alone  # what is grouped under a hit does not make it less likely
+        return cost <= self._left and (round_trip is None or one.share * WORTH[Level.NAME] * round_trip >= alone)
 
     def show(self, place: int) -> None:
         self.levels[place] = Level.NAME
