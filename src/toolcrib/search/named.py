@@ -59,6 +59,8 @@ def find_named(view: IndexView, text: str, allowed: Sequence[Bools]) -> list[Nam
     """
     names, listed = _names(text)
     servers = frozenset() if listed else _servers(view, text)
+    if not names and not servers:
+        return []
     lookup = _Lookup(view, allowed)
     if servers:
         words = filter(None, map(_stripped, _GAP.split(text)))
@@ -75,7 +77,7 @@ def _servers(view: IndexView, text: str) -> AbstractSet[str]:
     words = text.split()
     ends = {*words[:1], *words[-1:]}
     keys = ends if _is_plain(text) else {_key(_stripped(word)) for word in ends}
-    return keys & _namespace_keys(view)
+    return {key for part in view.parts for key in keys & _names_of(part.segment).namespaces}
 
 
 def _is_plain(text: str) -> bool:
@@ -93,11 +95,6 @@ def _each_once(names: Sequence[Sequence[Place]]) -> list[NamedTool]:
         for place in places:
             found.setdefault(place, NamedTool(*place, number))
     return [*found.values()]
-
-
-def _namespace_keys(view: IndexView) -> AbstractSet[str]:
-    found = [_names_of(part.segment).namespaces for part in view.parts]
-    return found[0] if len(found) == 1 else frozenset().union(*found)
 
 
 def without_select(text: str) -> str:
