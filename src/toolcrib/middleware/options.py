@@ -17,7 +17,9 @@ with every call. `writing` is stricter: every tool that is not marked `readOnlyH
 """
 
 _MIN_KEY_CHARS: Final = 16
-_CONNECTING_BURST: Final = 10
+_LEAST_SEARCH_RATE: Final = 1.0
+_LEAST_SEARCH_BURST: Final = 20
+"""A client that connects makes up to six lists at once, and may soon connect again."""
 
 
 @checked(error=SettingsError)
@@ -123,8 +125,8 @@ class CallOptions:
     tool_rates: tuple[tuple[str, RateOptions], ...] = ()
     """Limits for each caller and tool, in addition to `rate`: the first pattern that matches the tool's id applies."""
     search_rate: RateOptions | None = None
-    """The limit of each caller's searches, descriptions and lists; None for as many as `rate` allows calls, but ten at
-    once, because clients list tools, prompts and resources as they connect."""
+    """The limit of each caller's searches, descriptions and lists; None for as many as `rate` allows calls, but at
+    least one a second and 20 at once, because clients list tools, prompts and resources as they connect."""
     search_queue: Count = 256
     """How many searches and lists of one caller may wait for their turn."""
     search_share: PositiveShare = 0.1
@@ -157,11 +159,13 @@ class CallOptions:
         """The limit of searches and lists that applies.
 
         >>> CallOptions(rate=RateOptions(per_second=2, burst=1)).limit_of_searches
-        RateOptions(per_second=2, burst=10)
+        RateOptions(per_second=2, burst=20)
         """
         if self.search_rate is not None or self.rate is None:
             return self.search_rate
-        return RateOptions(per_second=self.rate.per_second, burst=max(self.rate.burst, _CONNECTING_BURST))
+        return RateOptions(
+            per_second=max(self.rate.per_second, _LEAST_SEARCH_RATE), burst=max(self.rate.burst, _LEAST_SEARCH_BURST)
+        )
 
 
 def _check_key(key: str | None, name: str) -> None:

@@ -32,7 +32,7 @@ _MAX_NAME = 512
 _MAY_NAME = re.compile(r"\w[:/._-]+\w|[a-z0-9][A-Z]|[,;|]|^\s*select\s*:")
 """What a query has that names a tool in the middle of other words, or is a list."""
 _GAP = re.compile(r"[\s,;|\"'`()\[\]{}<>]+")
-_LIST_GAP = re.compile(r"\s*[,;|]\s*")
+_LIST_GAP = re.compile("[,;|]")
 _SELECT = re.compile(r"\s*select\s*:\s*", re.IGNORECASE)
 """How a client asks for tools by name."""
 _IN_CLIENT = re.compile(r"mcp_+", re.IGNORECASE)
