@@ -18,7 +18,6 @@ from click.shell_completion import (
 )
 
 from toolcrib.cli.output import UsageError, echo
-from toolcrib.settings.imports import write_atomically
 
 _VARIABLE: Final = "_TOOLCRIB_COMPLETE"
 _SHELLS: Final = ("bash", "zsh", "fish")
@@ -130,6 +129,8 @@ def install_completion(shell: str, script: str, home: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> Path:
+    from toolcrib.settings.imports import write_atomically  # noqa: PLC0415 - no other command line needs it
+
     write_atomically(path, text.encode(), mode=0o644)
     return path
 
