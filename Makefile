@@ -41,7 +41,8 @@ demo: $(DEMO)/.ready  ## A gateway in front of real MCP servers from PyPI, shown
 serve: $(VENV)/.ready  ## Serve the configured servers over HTTP on 127.0.0.1:8000
 	$(BIN)/toolcrib serve --http 127.0.0.1:8000
 
-WORKERS ?= auto
+# Two test processes per core, because many tests wait for processes and connections.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # Bytecode is cached whatever the environment says: the tests start a hundred processes that import toolcrib.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadfile
 MEASURED := --cov --cov-report=

@@ -41,7 +41,7 @@ _R = TypeVar("_R")
 
 @contextlib.contextmanager
 def own_errors_only() -> Iterator[None]:
-    """Replace an error of other code, such as an application's own policy, whose message may be meant for nobody."""
+    """Replace an error of other code, such as an application's own policy, whose message may be private."""
     try:
         yield
     except ToolcribError:

@@ -185,7 +185,7 @@ async def test_a_link_in_the_place_of_an_earlier_file_is_not_followed(
     assert (tmp_path / "audit.jsonl").read_text() == ""
 
 
-async def test_a_line_whose_number_nobody_can_write_is_no_record(tmp_path: Path) -> None:
+async def test_a_line_whose_number_is_too_long_to_write_is_no_record(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     await write(options(path), 1)
     first, *rest = path.read_text().splitlines(keepends=True)

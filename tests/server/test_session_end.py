@@ -27,8 +27,10 @@ OPEN = {
         "clientInfo": {"name": "t", "version": "0"},
     },
 }
-REMEMBERED = ("toolcrib.server.front.PlainHead", "toolcrib.server.direct.RequestHead")
-"""Of recent heads of requests, which name their sessions; of these there is never more than a thousand."""
+REMEMBERED = ("toolcrib.server.front.PlainHead", "toolcrib.server.direct.RequestHead", "asyncio.events.TimerHandle")
+"""Of recent heads of requests, which name their sessions, there is never more than a thousand. The event loop drops
+timers that were cancelled when their time comes.
+"""
 OURS = ("toolcrib", "mcp", "anyio", "starlette", "asyncio")
 
 

@@ -297,7 +297,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def message_for_session(text: bytes, *, answers: bool, request_id: int | str | None = None) -> bytes | None:
-    """Return the message in a JSON text as the SDK's session reads it; None if there is none.
+    r"""Return the message in a JSON text as the SDK's session reads it; None if there is none.
 
     `answers` is whether an outcome that names no request answers the one whose response this is.
 
