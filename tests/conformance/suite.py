@@ -1,5 +1,6 @@
 """The official conformance suite: installed with Node into an environment of its own, and run against an address."""
 
+import fcntl
 import json
 import os
 import re
@@ -113,16 +114,26 @@ def _failed_checks(folder: str, scenario: str) -> tuple[str, ...]:
 
 
 def install() -> Suite:
-    """The suite, installed with Node into `ENVIRONMENT` unless it is there already."""
+    """The suite, installed with Node and the SDK's client into `ENVIRONMENT` unless it is there already."""
     python = ENVIRONMENT / "bin" / "python"
     ready = ENVIRONMENT / ".ready"
-    if not ready.exists() or ready.read_text() != NODE + SUITE:
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        _quietly(str(python), "-m", "pip", "--disable-pip-version-check", "install", NODE)
-        npm_install(_node(python), ENVIRONMENT, SUITE)
-        ready.write_text(NODE + SUITE)
+    wanted = NODE + SUITE + TYPESCRIPT
+    with _alone():
+        if not ready.exists() or ready.read_text() != wanted:
+            venv.create(ENVIRONMENT, with_pip=True, clear=True)
+            _quietly(str(python), "-m", "pip", "--disable-pip-version-check", "install", NODE)
+            npm_install(_node(python), ENVIRONMENT, SUITE, TYPESCRIPT)
+            ready.write_text(wanted)
     packages = ENVIRONMENT / "node_modules" / "@modelcontextprotocol" / "conformance"
     return Suite(_node(python), packages / "dist" / "index.js")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let one process at a time install: the tests have several."""
+    with Path(tempfile.gettempdir(), f"toolcrib-{os.getuid()}-conformance.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def npm_install(node: Path, folder: Path, *packages: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from fastmcp import Client as FastMCPClient
 from fastmcp.client.auth import OAuth
 from mcp.client.auth import AuthorizationCodeResult
-from tests.conformance.suite import ENVIRONMENT, TYPESCRIPT, install, npm_install
+from tests.conformance.suite import ENVIRONMENT, install
 from tests.server.test_oauth_login import JwtIssuer, Person, gateway
 from tests.upstream.support import serving
 
@@ -62,10 +62,7 @@ async def test_the_client_of_fastmcp_logs_in_and_calls(mode: Any, speaks: str) -
 
 @pytest.fixture(scope="session")
 def node() -> Path:
-    suite = install()
-    if not (ENVIRONMENT / "node_modules" / "@modelcontextprotocol" / "client").is_dir():
-        npm_install(suite.node, ENVIRONMENT, TYPESCRIPT)
-    return suite.node
+    return install().node
 
 
 @pytest.mark.slow
