@@ -1,6 +1,7 @@
 """What searches leave in memory."""
 
 import tracemalloc
+from statistics import median
 
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
@@ -28,9 +29,9 @@ def test_numbers_in_requests_are_not_remembered() -> None:
     search_for_numbers(index, range(2_400))
     tracemalloc.start()
     try:
-        grown = [grown_bytes(index, range(first, first + 480)) for first in range(2_400, 4_320, 480)]
+        grown = [grown_bytes(index, range(first, first + 480)) for first in range(2_400, 4_800, 480)]
     finally:
         tracemalloc.stop()
 
-    # A cache of words that other tests have nearly filled may become a larger table once.
-    assert min(grown) < 500 * 480
+    # A cache of words that other tests have nearly filled may become a larger table once, or be emptied.
+    assert median(grown) < 400 * 480
