@@ -178,12 +178,11 @@ async def test_a_turn_that_was_given_to_cancelled_work_goes_to_the_next() -> Non
 def test_a_queue_serves_one_event_loop_after_the_other() -> None:
     turns = queue()
 
-    async def once() -> None:
+    async def once() -> str:
         with anyio.fail_after(5):
-            await turns.run(ANN, lambda: None)
+            return await turns.run(ANN, lambda: "done")
 
-    for _ in range(3):
-        anyio.run(once)
+    assert [anyio.run(once) for _ in range(3)] == ["done"] * 3
 
 
 def test_event_loops_in_several_threads_have_turns_of_their_own() -> None:

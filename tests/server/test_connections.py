@@ -336,6 +336,7 @@ async def test_a_client_that_closes_the_connection_ends_its_call(road: Callable[
                 await connection.send(road(call_of("x:echo")))
                 await called.wait()
             await ended.wait()
+    assert ended.is_set()
 
 
 BAD = {

@@ -292,7 +292,7 @@ class _BoundedConnection(asyncio.Protocol):
 
     def _expire(self) -> None:
         """End the connection: what was to arrive has not."""
-        raise NotImplementedError
+        raise NotImplementedError  # each of the two connections below has its own way
 
     def _refuse(self, status: int) -> None:
         phrase, text = _REFUSALS[status]
