@@ -187,12 +187,14 @@ async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  
 @contextmanager
 def _reachable(name: str) -> Iterator[None]:
     """Say why a server, or where its tokens come from, could not be asked."""
-    failures = import_module("toolcrib.upstream.http_failures")
+    import httpx2
+
+    from toolcrib.upstream.http_failures import describe_transport_error
+
     try:
         yield
-    except import_module("httpx2").TransportError as error:
-        reason = failures.describe_transport_error(error)
-        raise LoginRequired(f"The login at {name} failed: {reason}.") from error
+    except httpx2.TransportError as error:
+        raise LoginRequired(f"The login at {name} failed: {describe_transport_error(error)}.") from error
 
 
 async def _read_pasted(service: Any, url: str) -> None:
