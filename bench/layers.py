@@ -18,7 +18,7 @@ from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, running
 from toolcrib.types import Caller, Context, SearchRequest, Tool
-from toolcrib.upstream.http_pool import AiohttpTransport
+from toolcrib.upstream.transports.http_pool import AiohttpTransport
 
 TOOLS = 5_000
 VERBS = ("create", "list", "delete", "update", "search")

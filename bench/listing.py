@@ -11,7 +11,7 @@ import anyio
 import httpx2
 
 from toolcrib.server.handlers import make_server
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions

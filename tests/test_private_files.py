@@ -29,7 +29,7 @@ from toolcrib.state.base import StateCodec
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import Tool
-from toolcrib.upstream.login_vault import find_sealer
+from toolcrib.upstream.logins.vault import find_sealer
 from toolcrib.upstream.options import LoginOptions
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has neither owners nor rights of this kind")

@@ -27,10 +27,10 @@ from toolcrib.search.engine import search as search_tools
 from toolcrib.search.index import Index as Index
 from toolcrib.search.lexicon import Lexicon as Lexicon
 from toolcrib.search.vectors import Embedder as Embedder
-from toolcrib.server.asgi import CallerProviders as CallerProviders
-from toolcrib.server.asgi import RequestProviders as RequestProviders
-from toolcrib.server.auth import StaticTokens as StaticTokens
-from toolcrib.server.oauth import OAuthResource as OAuthResource
+from toolcrib.server.auth.authentication import StaticTokens as StaticTokens
+from toolcrib.server.auth.oauth import OAuthResource as OAuthResource
+from toolcrib.server.http.app import CallerProviders as CallerProviders
+from toolcrib.server.http.app import RequestProviders as RequestProviders
 from toolcrib.settings.loader import load_settings as load_settings
 from toolcrib.settings.options import Settings as Settings
 from toolcrib.state.saved_index import load_index as load_index

@@ -343,7 +343,7 @@ class App(ToolDecorator, ServableApp):
 
     def _login_routes(self) -> Sequence[Any]:
         has_logins = self.settings.fleet.logins.public_url and any(one.auth for one in self.settings.servers)
-        return lazy_module("login_pages").login_routes(self.servers.logins) if has_logins else ()
+        return lazy_module("auth.login_pages").login_routes(self.servers.logins) if has_logins else ()
 
     # -- registering -----------------------------------------------------------------------------------------------
 

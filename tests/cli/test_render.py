@@ -13,8 +13,8 @@ from toolcrib.cli.doctor import advice
 from toolcrib.cli.output import truncate
 from toolcrib.cli.render import block_text, print_reply, print_result, result_json, server_note
 from toolcrib.types import Rejected, SearchReply, ServerState, ServerStatus, ToolResult
-from toolcrib.upstream.http_failures import describe_status, describe_transport_error
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.transports.http_failures import describe_status, describe_transport_error
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from toolcrib.state.base import StateCodec
 from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import LOCAL, Caller
-from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
+from toolcrib.upstream.catalog.cache import CatalogCache, StoredCatalog
 
 Command = Callable[..., Ran]
 SettingsFile = Callable[..., Path]

@@ -14,7 +14,7 @@ from tests.upstream.test_stored_definitions import CHANGES, EVIL, SILENT, pin_go
 from toolcrib.cli.cached import parameter_words, tool_names
 from toolcrib.settings.loader import load_settings
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.upstream.pins import PinStore
+from toolcrib.upstream.catalog.pins import PinStore
 
 Command = Callable[..., Ran]
 

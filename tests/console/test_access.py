@@ -26,7 +26,7 @@ from toolcrib.errors import (
     ToolcribError,
 )
 from toolcrib.options import ConsoleOptions, Token
-from toolcrib.server.auth import StaticTokens
+from toolcrib.server.auth.authentication import StaticTokens
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore

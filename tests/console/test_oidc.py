@@ -19,7 +19,7 @@ from tests.upstream.support import serving
 from toolcrib.console.sign_in import OidcSignIn
 from toolcrib.errors import NotAuthenticated, ServerUnavailable
 from toolcrib.options import AuthOptions, HttpOptions, IssuerOptions
-from toolcrib.server.oauth import ExternalAddress
+from toolcrib.server.auth.oauth import ExternalAddress
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Caller
 

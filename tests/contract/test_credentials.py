@@ -13,13 +13,13 @@ import pytest
 from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
 
 from toolcrib.errors import NotAuthenticated, NotFound
-from toolcrib.server.api_keys import ApiKeys, ApiKeyTable
+from toolcrib.server.auth.api_keys import ApiKeys, ApiKeyTable
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import Caller, Object
-from toolcrib.upstream.login_vault import Login, LoginPage, LoginRejected, LoginVault, VaultKeyError
+from toolcrib.upstream.logins.vault import Login, LoginPage, LoginRejected, LoginVault, VaultKeyError
 from toolcrib.upstream.options import LoginOptions
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from toolcrib.options import ServerOptions
 from toolcrib.providers.base import Provider
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Context, Hit, Object, SearchRequest, ServerStatus, Tool
-from toolcrib.upstream.catalog_cache import CatalogCache
+from toolcrib.upstream.catalog.cache import CatalogCache
 
 pytestmark = pytest.mark.anyio
 

@@ -27,8 +27,8 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.providers.wrappers import Cached, ForCaller
 from toolcrib.search.vectors import Vectors
-from toolcrib.server.asgi import RequestProviders
-from toolcrib.server.auth import StaticTokens
+from toolcrib.server.auth.authentication import StaticTokens
+from toolcrib.server.http.app import RequestProviders
 from toolcrib.server.options import Token
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.builtin import make_facade

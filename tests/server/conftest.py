@@ -15,7 +15,7 @@ from toolcrib.server.handlers import ToolServer, make_server
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.server.process import serve_http
+from toolcrib.server.processes.process import serve_http
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running

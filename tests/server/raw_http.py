@@ -15,7 +15,7 @@ import httpx2
 
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.process import serve_http
+from toolcrib.server.processes.process import serve_http
 
 LAST = b"GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 """A request after whose answer the connection ends."""

@@ -14,7 +14,7 @@ from toolcrib import App, Caller, Context, Settings
 from toolcrib.errors import NotFound
 from toolcrib.options import AuthOptions, HttpOptions, StateOptions, Token
 from toolcrib.sanitize import mask_secrets
-from toolcrib.server.api_keys import ApiKeys, ApiKeyTable
+from toolcrib.server.auth.api_keys import ApiKeys, ApiKeyTable
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
 

@@ -22,13 +22,13 @@ from tests.server.conftest import JSON, TOKENS, Crib, Own, client_at, crib, name
 from toolcrib.app import App
 from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
-from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
-from toolcrib.server.auth import sdk_user
-from toolcrib.server.http import http_app
+from toolcrib.server.auth.authentication import sdk_user
+from toolcrib.server.http.app import CallerProviders, HttpApp, RequestProviders
+from toolcrib.server.http.endpoint import http_app
+from toolcrib.server.http.sse import sse_app
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.process import bind_socket
-from toolcrib.server.sse import sse_app
+from toolcrib.server.processes.process import bind_socket
 from toolcrib.testing import text_of
 from toolcrib.types import Caller, Context, Tool
 

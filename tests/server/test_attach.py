@@ -25,7 +25,7 @@ from toolcrib import Context, Tool
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.options import CacheOptions, CallOptions
 from toolcrib.registry import ToolRegistry
-from toolcrib.server.auth import caller_of_user
+from toolcrib.server.auth.authentication import caller_of_user
 from toolcrib.settings.options import Settings
 from toolcrib.testing import text_of
 from toolcrib.types import LOCAL, Caller

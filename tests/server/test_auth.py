@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 from tests.server.conftest import JSON, Crib, crib
 
 from toolcrib.errors import InvalidRequest, NotAuthenticated
-from toolcrib.server.asgi import HttpApp
-from toolcrib.server.http import http_app
+from toolcrib.server.http.app import HttpApp
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.types import LOCAL, Caller
 

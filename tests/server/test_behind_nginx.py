@@ -14,7 +14,7 @@ import pytest
 from tests.server.conftest import TOKENS, PerTenant, at_address, crib
 from tests.server.test_direct import TOOLS, call, request_bytes, run
 
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")

@@ -18,7 +18,7 @@ from tests.server.test_search_limits import META, SLOW, TOKENS, VERSION
 from toolcrib import App, AuditEvent, Settings
 from toolcrib.gateway.options import ResultOptions
 from toolcrib.options import CallOptions, GatewayOptions, HttpOptions
-from toolcrib.server.budgets import Budget
+from toolcrib.server.http.budgets import Budget
 from toolcrib.settings.options import TelemetryOptions
 
 pytestmark = pytest.mark.anyio

@@ -16,8 +16,8 @@ import pytest
 from tests.server.conftest import JSON
 from tests.server.test_http import serving
 
-from toolcrib.server import connections
-from toolcrib.server.connections import ConnectionLimits, peer_of
+from toolcrib.server.http import connections
+from toolcrib.server.http.connections import ConnectionLimits, peer_of
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import Context, Object, ToolResult
 

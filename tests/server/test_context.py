@@ -13,9 +13,9 @@ from tests.server.conftest import JSON, at_address, client_at, crib
 from tests.server.test_stdio import OPENING, request, serving
 
 from toolcrib.server.context import RequestClient
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
+from toolcrib.server.http.sse import sse_app
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
 from toolcrib.types import Context, Object, ToolResult
 

@@ -18,14 +18,14 @@ import uvicorn.server
 from tests.server.conftest import TOKENS, Crib, PerTenant, crib, native
 
 from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolNotFound
-from toolcrib.server.auth import StaticTokens
-from toolcrib.server.connections import bounded_protocol
+from toolcrib.server.auth.authentication import StaticTokens
 from toolcrib.server.handlers import make_server
-from toolcrib.server.http import http_app
+from toolcrib.server.http.connections import bounded_protocol
+from toolcrib.server.http.endpoint import http_app
+from toolcrib.server.http.sessions import SessionManager
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.server.process import InFlightRequests
-from toolcrib.server.sessions import SessionManager
+from toolcrib.server.processes.process import InFlightRequests
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.tracing import TRACING

@@ -11,9 +11,9 @@ from mcp.server.streamable_http import StreamableHTTPServerTransport
 from tests.server.conftest import JSON, at_address, crib, until
 from tests.server.test_session_end import OPEN, delete, open_session, post, served
 
-from toolcrib.server import sessions
-from toolcrib.server.auth import StaticTokens
-from toolcrib.server.http import http_app
+from toolcrib.server.auth.authentication import StaticTokens
+from toolcrib.server.http import sessions
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.types import Caller, Context
 

@@ -18,7 +18,7 @@ from toolcrib.catalog import Page
 from toolcrib.containment import isolate
 from toolcrib.errors import ExecutionFailed
 from toolcrib.server.handlers import ToolServer, make_server
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.surfaces.builtin import make_surfaces
@@ -26,7 +26,7 @@ from toolcrib.surfaces.facade import ListedTool, ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeSource, running, text_of
 from toolcrib.types import Action, Caller, Context, Decision, Object, Tool, ToolResult
-from toolcrib.upstream.channel import flatten_errors
+from toolcrib.upstream.transports.base import flatten_errors
 
 pytestmark = pytest.mark.anyio
 

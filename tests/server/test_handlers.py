@@ -16,8 +16,9 @@ from tests.server.shop import Shop, in_front_of
 
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.server import sessions, subscriptions
-from toolcrib.server.http import http_app
+from toolcrib.server import subscriptions
+from toolcrib.server.http import sessions
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import StateCodec
 from toolcrib.state.memory import MemoryStore

@@ -14,11 +14,11 @@ from mcp.client.streamable_http import streamable_http_client
 
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.server.auth import StaticTokens
+from toolcrib.server.auth.authentication import StaticTokens
 from toolcrib.server.handlers import make_server
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.server.process import bind_socket, serve_http
+from toolcrib.server.processes.process import bind_socket, serve_http
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running, text_of

@@ -17,7 +17,7 @@ from toolcrib import App, Settings
 from toolcrib.errors import LoginRequired
 from toolcrib.types import Caller, ServerState
 from toolcrib.upstream.fleet import RemoteServer
-from toolcrib.upstream.logins import LoginService
+from toolcrib.upstream.logins.service import LoginService
 from toolcrib.upstream.options import LoginOptions
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from tests.upstream.test_logins import PUBLIC, World, browse, world
 from toolcrib import App, Settings
 from toolcrib.options import SurfaceOptions
 from toolcrib.types import ServerState
-from toolcrib.upstream.logins import LoginService
-from toolcrib.upstream.oauth import StoredLogin
+from toolcrib.upstream.logins.oauth import StoredLogin
+from toolcrib.upstream.logins.service import LoginService
 
 
 @asynccontextmanager

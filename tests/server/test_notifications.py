@@ -26,7 +26,7 @@ from tests.server.conftest import (
 
 from toolcrib.errors import AlreadyStarted
 from toolcrib.server.handlers import make_server
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.builtin import make_facade

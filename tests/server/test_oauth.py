@@ -19,7 +19,7 @@ from tests.server.issuer import RESOURCE, FakeIssuer, FakeNet
 from toolcrib import Caller
 from toolcrib.errors import InsufficientScope, NotAuthenticated, ServerUnavailable, SettingsError, ToolcribError
 from toolcrib.options import AuthOptions, IssuerOptions
-from toolcrib.server.oauth import OAuthResource
+from toolcrib.server.auth.oauth import OAuthResource
 
 pytestmark = pytest.mark.anyio
 

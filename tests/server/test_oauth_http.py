@@ -17,7 +17,7 @@ from tests.server.issuer import RESOURCE, FakeIssuer, FakeNet
 from toolcrib import App, Caller, Context, Settings
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.options import AuthOptions, HttpOptions, IssuerOptions, Token
-from toolcrib.server.oauth import OAuthResource
+from toolcrib.server.auth.oauth import OAuthResource
 
 pytestmark = pytest.mark.anyio
 

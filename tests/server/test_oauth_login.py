@@ -25,7 +25,7 @@ from tests.upstream.support import serving
 from toolcrib import Action, App, ByScopes, Context, Rule, Settings
 from toolcrib.errors import ServerUnavailable
 from toolcrib.options import AuthOptions, IssuerOptions
-from toolcrib.server.issuers import IssuerFetch
+from toolcrib.server.auth.issuers import IssuerFetch
 
 pytestmark = pytest.mark.anyio
 

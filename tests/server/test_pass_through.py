@@ -16,7 +16,7 @@ from tests.server.shop import FAST, Shop
 
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions

@@ -9,10 +9,10 @@ import pytest
 from tests.server.conftest import TOKENS, PerTenant, crib, native
 from tests.server.test_direct import TOOLS, Both, Exchange, Wire, call, listing, request_bytes, run
 
-from toolcrib.server.auth import StaticTokens
-from toolcrib.server.http import http_app
+from toolcrib.server.auth.authentication import StaticTokens
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.process import InFlightRequests
+from toolcrib.server.processes.process import InFlightRequests
 from toolcrib.types import Context, Object, ToolResult
 
 pytestmark = pytest.mark.anyio

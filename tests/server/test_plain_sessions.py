@@ -15,9 +15,9 @@ from tests.server.test_direct import TOOLS, Both, Wire, run
 from tests.server.test_plain_connection import answers
 from tests.server.test_session_calls import OPENING, PLAIN, VERSION, call, generated, message
 
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.process import InFlightRequests
+from toolcrib.server.processes.process import InFlightRequests
 from toolcrib.server.session_calls import SessionCalls
 from toolcrib.types import Context, Object, SessionClient, ToolResult
 

@@ -13,7 +13,7 @@ from tests.server.conftest import Notices, client_at, token
 
 from toolcrib import App, Settings
 from toolcrib.options import CallOptions, GatewayOptions, HttpOptions, SurfaceOptions, Token
-from toolcrib.server.replicas import Replicas
+from toolcrib.server.processes.replicas import Replicas
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import LOCAL, Caller
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.server.raw_http import RecordingApp, Request, exchange, served
 
-from toolcrib.server import connections
+from toolcrib.server.http import connections
 
 INNER = b"GET /inner HTTP/1.1\r\nHost: a\r\n\r\n"
 

@@ -16,7 +16,7 @@ from tests.server.test_stdio import OPENING, request
 
 from toolcrib.server import direct as server_direct
 from toolcrib.server import sdk_workarounds, session_calls
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, EntryCache, Splicer, defer_entries, spliced
 from toolcrib.surfaces.facade import ListedTool

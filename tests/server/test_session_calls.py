@@ -16,10 +16,10 @@ from tests.server.conftest import TOKENS, PerTenant, crib, native
 from tests.server.test_direct import RESULTS, TOOLS, run
 
 from toolcrib.server import session_calls
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
+from toolcrib.server.http.sessions import SessionManager
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.session_calls import SessionCalls
-from toolcrib.server.sessions import SessionManager
 from toolcrib.types import Context, Object, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -191,7 +191,7 @@ async def test_with_another_release_of_the_sdk_the_transport_answers_and_the_log
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sdk: str, *, warned: bool
 ) -> None:
     monkeypatch.setattr(session_calls, "version", lambda _: sdk)
-    with caplog.at_level(logging.WARNING, "toolcrib.server.http"):
+    with caplog.at_level(logging.WARNING, "toolcrib.server.http.endpoint"):
         async with session(monkeypatch) as opened:
             status, _, body = await opened.post(message("ping"))
     assert (status, b'"result"' in body) == (200, True)

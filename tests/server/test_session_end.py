@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from tests.server.conftest import JSON, Crib, at_address, crib, until
 
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import Caller, Context
 

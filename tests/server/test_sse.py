@@ -14,9 +14,9 @@ from starlette.routing import Mount
 from tests.server.conftest import JSON, TOKENS, Crib, Notices, Own, at_address, crib, names, native, token, until
 from tests.server.test_asgi import hosted
 
-from toolcrib.server.asgi import HttpApp, RequestProviders
+from toolcrib.server.http.app import HttpApp, RequestProviders
+from toolcrib.server.http.sse import sse_app
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
 from toolcrib.types import Context, Object, ToolResult
 

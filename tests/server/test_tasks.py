@@ -20,7 +20,7 @@ from tests.upstream.support import serving
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.gateway.tasks import TaskRecord, TaskRecords
-from toolcrib.server.http import http_app
+from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
 from toolcrib.state.memory import MemoryStore

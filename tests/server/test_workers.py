@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from toolcrib.server.workers import SupervisorOptions, WorkerSupervisor
+from toolcrib.server.processes.workers import SupervisorOptions, WorkerSupervisor
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ SERVES = ("at the end", "stop")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolcrib.server.workers._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("toolcrib.server.processes.workers._FIRST_PAUSE_S", 0.01)
 
 
 async def supervise(
@@ -75,7 +75,7 @@ async def test_a_worker_that_ends_after_it_served_is_started_again(
     workers: int,
 ) -> None:
     if when == "later":
-        monkeypatch.setattr("toolcrib.server.workers._STABLE_S", 0.0)
+        monkeypatch.setattr("toolcrib.server.processes.workers._STABLE_S", 0.0)
     code, starts = await supervise(tmp_path, workers, {workers: [(when, how), SERVES]})
     assert (code, starts) == (0, [1, 2][-workers:])
     assert "it is started again in 0.0 s" in caplog.text

@@ -26,14 +26,14 @@ from toolcrib.middleware.audit import AuditEvent
 from toolcrib.middleware.audit_file import AuditFile, verify_audit
 from toolcrib.middleware.options import AuditFileOptions
 from toolcrib.results.store import ResultStore
-from toolcrib.server.api_keys import ApiKeys, ApiKeyTable
+from toolcrib.server.auth.api_keys import ApiKeys, ApiKeyTable
 from toolcrib.state.base import StateStore
 from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import Caller, Context
-from toolcrib.upstream.login_vault import Login, LoginVault
+from toolcrib.upstream.catalog.pins import PinStore
+from toolcrib.upstream.logins.vault import Login, LoginVault
 from toolcrib.upstream.options import LoginOptions
-from toolcrib.upstream.pins import PinStore
 from toolcrib.usage.recorder import UsageRecorder, usage_table
 
 KINDS = ("pins", "versions", "results", "learning", "usage", "api keys", "logins", "approvals")

@@ -22,7 +22,7 @@ from toolcrib.middleware.approval import ApprovalBinding, ApprovalTokens
 from toolcrib.middleware.breaker import CircuitBreaker
 from toolcrib.middleware.limits import RateMiddleware
 from toolcrib.middleware.options import BreakerOptions, RateOptions
-from toolcrib.server.api_keys import ApiKeyTable
+from toolcrib.server.auth.api_keys import ApiKeyTable
 from toolcrib.state.base import StateCodec
 from toolcrib.state.coordination import Counters, Leases, Log
 from toolcrib.state.options import StateOptions, make_store

@@ -17,12 +17,12 @@ from tests.fixtures.servers.web import OldWeb, Web
 from tests.upstream.support import call, call_json, names, raw, server_of, serving
 
 from toolcrib.errors import UpstreamError
-from toolcrib.upstream import bounds
-from toolcrib.upstream.bounds import Bounds, Meter, parse_list, run_at_once
 from toolcrib.upstream.fleet import RemoteServer
-from toolcrib.upstream.framing import parse_json
-from toolcrib.upstream.http_bodies import events_for_session, read_bounded
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.transports import bounds
+from toolcrib.upstream.transports.bounds import Bounds, Meter, parse_list, run_at_once
+from toolcrib.upstream.transports.framing import parse_json
+from toolcrib.upstream.transports.http_bodies import events_for_session, read_bounded
 
 SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}
 
@@ -168,7 +168,7 @@ async def test_values_are_counted_before_a_text_is_parsed(kind: str, monkeypatch
             parsed.append(len(text))
             return parse_json(text)
 
-        monkeypatch.setattr("toolcrib.upstream.framing.parse_json", note)
+        monkeypatch.setattr("toolcrib.upstream.transports.framing.parse_json", note)
         with pytest.raises(UpstreamError, match=r"more than 200,000 values"):
             await call(server, "huge", values=1_000_000)
         assert max(parsed, default=0) < 100_000

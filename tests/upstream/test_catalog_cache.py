@@ -21,7 +21,7 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import ServerState
-from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog
+from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.server_manager import ServerManager

@@ -22,7 +22,7 @@ from toolcrib.schema import signature
 from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeProvider, FakeSource
 from toolcrib.types import Caller, Context, Filters, Hit, SearchRequest, Tool, Visibility
-from toolcrib.upstream.catalog_cache import CatalogCache
+from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.chaining import ChainedServer
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions

@@ -14,9 +14,9 @@ from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotS
 from toolcrib.providers.base import Provider, ProviderFeature, ProviderSource
 from toolcrib.types import ServerState
 from toolcrib.upstream import supervisor
-from toolcrib.upstream.channel import Channel
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.transports.base import Channel
 
 
 def running(fleet: Fleet) -> list[str]:
@@ -239,7 +239,7 @@ def test_the_mcp_client_and_http_are_imported_only_for_servers_that_need_them() 
         "import sys, toolcrib.upstream.fleet\n"
         "print([name for name in ('mcp', 'aiohttp', 'httpx2', 'mcp_types') if name in sys.modules])\n"
         "import toolcrib.upstream.server\n"
-        "print([name for name in ('aiohttp', 'toolcrib.upstream.http') if name in sys.modules])\n"
+        "print([name for name in ('aiohttp', 'toolcrib.upstream.transports.http') if name in sys.modules])\n"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert output.splitlines() == ["[]", "[]"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from toolcrib.upstream.bounds import Bounds, run_at_once
-from toolcrib.upstream.framing import (
+from toolcrib.upstream.transports.bounds import Bounds, run_at_once
+from toolcrib.upstream.transports.framing import (
     BoundsOfLine,
     EventParser,
     LineSplitter,

@@ -10,7 +10,9 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from toolcrib.upstream.channel import (
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports.base import (
     AutoResetEvent,
     CloseEvent,
     Exchange,
@@ -18,10 +20,8 @@ from toolcrib.upstream.channel import (
     FailureKind,
     FastPathUnavailable,
 )
-from toolcrib.upstream.http import DirectCaller
-from toolcrib.upstream.http_transport import AuthTransport
-from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports.http import DirectCaller
+from toolcrib.upstream.transports.http_transport import AuthTransport
 
 pytestmark = pytest.mark.anyio
 

@@ -14,14 +14,14 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from toolcrib.upstream import http_connection
-from toolcrib.upstream.channel import AutoResetEvent, CloseEvent, FailureKind, embedded_failure
-from toolcrib.upstream.http import DirectCaller
-from toolcrib.upstream.http_connection import HttpConnection, PooledResponse
-from toolcrib.upstream.http_pool import FOR_CALLER_KEY, AiohttpTransport
-from toolcrib.upstream.http_transport import AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports import http_connection
+from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, FailureKind, embedded_failure
+from toolcrib.upstream.transports.http import DirectCaller
+from toolcrib.upstream.transports.http_connection import HttpConnection, PooledResponse
+from toolcrib.upstream.transports.http_pool import FOR_CALLER_KEY, AiohttpTransport
+from toolcrib.upstream.transports.http_transport import AuthTransport
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, 
 
 from toolcrib import wire
 from toolcrib.types import Rejected, ServerState
-from toolcrib.upstream import listing
+from toolcrib.upstream.catalog import listing
 
 LATE_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 

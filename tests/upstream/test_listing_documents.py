@@ -14,7 +14,8 @@ from tests.upstream.support import CTX, FAST, call, call_json, fleet_of, names, 
 from toolcrib.errors import UpstreamError
 from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import Caller, Context, Object
-from toolcrib.upstream import forwarding, listing
+from toolcrib.upstream import forwarding
+from toolcrib.upstream.catalog import listing
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -94,7 +95,7 @@ async def test_entries_that_some_client_could_not_read_are_set_aside_alone_and_l
 async def test_an_endless_list_is_cut_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcrib.upstream.listing._PROMPTS", replace(listing._PROMPTS, most=5))
+    monkeypatch.setattr("toolcrib.upstream.catalog.listing._PROMPTS", replace(listing._PROMPTS, most=5))
     many = [{"name": f"p{number}"} for number in range(8)]
     async with server_of(library(lists={**LISTS, "prompts/list": {"prompts": many, "nextCursor": "on"}})) as server:
         assert list((await known(server)).prompts) == ["p0", "p1", "p2", "p3", "p4"]

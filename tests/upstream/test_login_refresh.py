@@ -20,8 +20,8 @@ from tests.upstream.support import serving
 from tests.upstream.test_logins import browse
 
 from toolcrib.state.options import make_store
-from toolcrib.upstream.logins import LoginService
-from toolcrib.upstream.oauth import StoredLogin
+from toolcrib.upstream.logins.oauth import StoredLogin
+from toolcrib.upstream.logins.service import LoginService
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
 
 REFRESHER = Path(__file__).parents[1] / "fixtures" / "servers" / "refresher.py"

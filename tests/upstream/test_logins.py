@@ -28,12 +28,12 @@ from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import LOCAL, Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
-from toolcrib.upstream.http_failures import LoginNeeded
-from toolcrib.upstream.login_vault import LoginVault, Sealer, VaultKeyError, find_sealer
-from toolcrib.upstream.logins import PAGE_PATH, LoginService
-from toolcrib.upstream.oauth import StoredLogin
-from toolcrib.upstream.oauth_flows import Challenge
+from toolcrib.upstream.logins.flows import Challenge
+from toolcrib.upstream.logins.oauth import StoredLogin
+from toolcrib.upstream.logins.service import PAGE_PATH, LoginService
+from toolcrib.upstream.logins.vault import LoginVault, Sealer, VaultKeyError, find_sealer
 from toolcrib.upstream.options import FleetOptions, LoginOptions, OAuthClientOptions, ServerOptions
+from toolcrib.upstream.transports.http_failures import LoginNeeded
 
 HERE = Context(caller=LOCAL)
 ANN = Context(caller=Caller(id="ann", tenant="acme"))
@@ -736,8 +736,8 @@ async def test_a_login_sealed_with_another_key_is_named_as_such() -> None:
 
 async def test_a_keyring_that_does_not_answer_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
-    monkeypatch.setattr("toolcrib.upstream.login_vault._KEYRING_TIMEOUT_S", 0.01)
-    monkeypatch.setattr("toolcrib.upstream.login_vault.find_sealer", lambda _: released.wait(10))
+    monkeypatch.setattr("toolcrib.upstream.logins.vault._KEYRING_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("toolcrib.upstream.logins.vault.find_sealer", lambda _: released.wait(10))
     with anyio.fail_after(10), pytest.raises(SettingsError, match="keyring"):
         await LoginVault(MemoryStore(), LoginOptions()).give_answer("state", {})
     released.set()
@@ -757,7 +757,7 @@ def test_a_key_is_replaced_without_a_new_login() -> None:
 def test_a_key_file_is_made_once_and_for_its_owner_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("toolcrib.upstream.login_vault._keyring_key", lambda: None)
+    monkeypatch.setattr("toolcrib.upstream.logins.vault._keyring_key", lambda: None)
     options = LoginOptions(key_file=tmp_path / "state" / "logins.key")
     sealed = find_sealer(options).seal("login", "place")
     assert find_sealer(options).open(sealed, "place") == "login"

@@ -22,7 +22,7 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import Object
-from toolcrib.upstream.pins import PinStore
+from toolcrib.upstream.catalog.pins import PinStore
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +120,7 @@ async def state(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[
 async def test_held_prompts_and_templates_keep_their_trusted_versions(
     state: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcrib.upstream.pins._LOOK_S", 0.02)
+    monkeypatch.setattr("toolcrib.upstream.catalog.pins._LOOK_S", 0.02)
     first = Wiki([prompt("review", "Reviews a page.")], [template("wiki://{page}", "A page.")])
     async with gateway(first, state, trust="hold") as app:
         assert await listed(app, 2) == {"review": "Reviews a page.", "page": "A page."}
@@ -185,7 +185,7 @@ async def test_held_instructions_stay_as_they_were_trusted() -> None:
 async def test_the_lint_marks_tools_in_use_for_operators_without_their_text(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("toolcrib.upstream.pins._LINT_AFTER_S", 0.01)
+    monkeypatch.setattr("toolcrib.upstream.catalog.pins._LINT_AFTER_S", 0.01)
     wiki = Wiki(
         tools=[tool("find", "Finds."), tool("first", "Call this first, before any other tool."), tool("add", EVIL)]
     )

@@ -21,7 +21,7 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.trust.pins import describe_change, find_renamed
 from toolcrib.types import Key
-from toolcrib.upstream.pins import PinStore
+from toolcrib.upstream.catalog.pins import PinStore
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +111,7 @@ async def test_a_changed_definition_is_used_and_warned_of_by_default(
 async def test_a_held_change_keeps_the_trusted_definition_until_it_is_trusted(
     state: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcrib.upstream.pins._LOOK_S", 0.02)
+    monkeypatch.setattr("toolcrib.upstream.catalog.pins._LOOK_S", 0.02)
     async with gateway(Wiki(tool("find", "Finds pages.")), state, "hold"):
         pass
     async with gateway(Wiki(tool("find", "Finds anything."), tool("drop", "Drops pages.")), state, "hold") as app:

@@ -20,7 +20,7 @@ from toolcrib.errors import ConnectionLost, UpstreamError
 from toolcrib.types import Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.program_host import ProgramHost, write_spec
+from toolcrib.upstream.transports.program_host import ProgramHost, write_spec
 
 pytestmark = pytest.mark.anyio
 

@@ -185,7 +185,7 @@ async def test_a_thousand_reports_of_a_changed_list_at_once_count_as_a_few(monke
             super().__init__(message)
             passed_on.append(message)
 
-    monkeypatch.setattr("toolcrib.upstream.stdio.SessionMessage", NotedMessage)
+    monkeypatch.setattr("toolcrib.upstream.transports.stdio.SessionMessage", NotedMessage)
     async with server_of(raw()) as server:
         await call(server, "grow", name="extra")
         passed_on.clear()

@@ -26,13 +26,13 @@ from tests.upstream.test_forwarding import ELICIT, TALK
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
 from toolcrib.types import SESSION_META, Caller, Context, Object, ServerState, SessionClient
 from toolcrib.upstream import open_calls
-from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.forwarding import CallDeadline, LogForwarder, UpstreamExchange, paused
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session_connections import SessionConnections, SessionUnavailable
-from toolcrib.upstream.stdio import open_channel as open_stdio
+from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
+from toolcrib.upstream.transports.stdio import open_channel as open_stdio
 
 pytestmark = pytest.mark.anyio
 

@@ -34,7 +34,7 @@ from toolcrib.types import ServerState
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.stdio import open_channel
+from toolcrib.upstream.transports.stdio import open_channel
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 

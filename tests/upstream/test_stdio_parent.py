@@ -14,9 +14,9 @@ from tests.upstream.support import SERVERS, server_of
 
 from toolcrib.errors import AlreadyStarted
 from toolcrib.types import ServerState
-from toolcrib.upstream import pipes as module
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.pipes import PipeReader, PipeWriter, claim_stdio, parent_stdio, release_stdio
+from toolcrib.upstream.transports import pipes as module
+from toolcrib.upstream.transports.pipes import PipeReader, PipeWriter, claim_stdio, parent_stdio, release_stdio
 
 PROGRAM = """
 import sys, anyio
@@ -24,7 +24,7 @@ from toolcrib.types import Caller
 from toolcrib.types import Context
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.pipes import parent_stdio
+from toolcrib.upstream.transports.pipes import parent_stdio
 
 async def main():
     async with Fleet() as fleet:

@@ -24,7 +24,7 @@ from toolcrib.state.redis import RedisStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import ServerInfo
-from toolcrib.upstream.catalog_cache import CatalogCache
+from toolcrib.upstream.catalog.cache import CatalogCache
 
 pytestmark = pytest.mark.anyio
 

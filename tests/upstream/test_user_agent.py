@@ -23,7 +23,7 @@ from tests.upstream.support import FAST
 
 from toolcrib import App
 from toolcrib._version import VERSION
-from toolcrib.server.issuers import IssuerFetch
+from toolcrib.server.auth.issuers import IssuerFetch
 from toolcrib.settings.options import Settings
 from toolcrib.types import ServerState
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions

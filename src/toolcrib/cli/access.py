@@ -14,7 +14,7 @@ from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_tim
 from toolcrib.cli.state import state_options
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.policy import ByScopes, decide
-from toolcrib.server.api_keys import PREFIX, ApiKey, ApiKeyTable
+from toolcrib.server.auth.api_keys import PREFIX, ApiKey, ApiKeyTable
 from toolcrib.server.options import caller_problem
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings

@@ -41,7 +41,7 @@ from toolcrib.types import (
     ServerStatus,
     Tool,
 )
-from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
+from toolcrib.upstream.catalog.cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
 
 _NOT_USED: Final = ("rejected", "held")

@@ -127,7 +127,7 @@ async def _service(settings: Any) -> AsyncIterator[Any]:
     state_options = import_module("toolcrib.state.options")
     if settings.fleet.logins.key_file is None and not settings.fleet.logins.key:
         raise SettingsError("State is kept in memory only, so a login would end with this command.", hint="Set state.")
-    service_type = import_module("toolcrib.upstream.logins").LoginService
+    service_type = import_module("toolcrib.upstream.logins.service").LoginService
     store = state_options.make_store(settings.state, must_open=True)
     service = service_type(store, settings.fleet.logins)  # before the store is opened: it fails before a person logs in
     async with store, anyio.create_task_group() as group:
@@ -165,7 +165,7 @@ async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  
     async with _service(settings) as service:
         stored = service.credentials(options, caller)
         with _reachable(name):
-            challenge = await import_module("toolcrib.upstream.oauth").first_challenge(options)
+            challenge = await import_module("toolcrib.upstream.logins.oauth").first_challenge(options)
             if options.auth.grant != "authorization_code":
                 await stored.answer(challenge, None)
                 return None
@@ -189,7 +189,7 @@ def _reachable(name: str) -> Iterator[None]:
     """Say why a server, or where its tokens come from, could not be asked."""
     import httpx2
 
-    from toolcrib.upstream.http_failures import describe_transport_error
+    from toolcrib.upstream.transports.http_failures import describe_transport_error
 
     try:
         yield
@@ -252,7 +252,7 @@ def _row(login: Any) -> tuple[str, ...]:
 
 
 def _whose(login: Any) -> str:
-    caller = import_module("toolcrib.upstream.login_vault").caller_of(login.principal)
+    caller = import_module("toolcrib.upstream.logins.vault").caller_of(login.principal)
     if caller is None:
         return "all callers"
     name = f"{caller.tenant}/{caller.id}" if caller.tenant and caller.tenant != caller.issuer else str(caller.id)

@@ -31,7 +31,7 @@ from toolcrib.settings.options import Settings
 from toolcrib.surfaces.reply import NEAREST_LINE, UNMATCHED_LINE
 from toolcrib.surfaces.results import WHOLE_META
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
-from toolcrib.upstream.listing import EXECUTE_TOOL, SEARCH_TOOL
+from toolcrib.upstream.catalog.listing import EXECUTE_TOOL, SEARCH_TOOL
 
 T = TypeVar("T")
 

@@ -88,7 +88,7 @@ def serve_http(
 
     worker: Any = None
     if _WORKER_VARIABLE in os.environ:
-        worker = import_module("toolcrib.server.workers").Worker.from_environment()
+        worker = import_module("toolcrib.server.processes.workers").Worker.from_environment()
         settings = replace(settings, fleet=replace(settings.fleet, find_programs=worker.find_programs))
     elif workers > 1:
         if settings.gateway.engine != "memory":
@@ -122,8 +122,8 @@ def _fastest_loop() -> str:
 def _supervise(settings: Settings, host: str, port: int, workers: int, log: LogOptions) -> NoReturn:
     """Run this command once for each worker, and watch over them. Raises `SettingsError` for an address in use."""
     _log_to_stderr(log)
-    supervision = import_module("toolcrib.server.workers")
-    bind_socket = import_module("toolcrib.server.process").bind_socket
+    supervision = import_module("toolcrib.server.processes.workers")
+    bind_socket = import_module("toolcrib.server.processes.process").bind_socket
     options = supervision.SupervisorOptions(
         workers=workers,
         command=(sys.executable, *sys.orig_argv[1:]),

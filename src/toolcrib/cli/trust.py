@@ -196,7 +196,7 @@ async def _pins(config: Path | None) -> AsyncIterator[tuple[Any, Any]]:
     """The state, and the pins in it."""
     from toolcrib.cli.state import state_options
     from toolcrib.state.options import make_store
-    from toolcrib.upstream.pins import PinStore
+    from toolcrib.upstream.catalog.pins import PinStore
 
     async with make_store(state_options(config), must_open=True) as store:
         yield store, PinStore(store)

@@ -31,9 +31,18 @@ import anyio
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from toolcrib.errors import NotAuthenticated, RateLimited, ServerUnavailable, SettingsError, ToolcribError
-from toolcrib.server.auth import check_not_local
-from toolcrib.server.issuers import AskLimit, Fetch, Issuer, IssuerFetch, IssuerMetadata, IssuerRefused, KeySet, seconds
-from toolcrib.server.oauth import claims_to_caller
+from toolcrib.server.auth.authentication import check_not_local
+from toolcrib.server.auth.issuers import (
+    AskLimit,
+    Fetch,
+    Issuer,
+    IssuerFetch,
+    IssuerMetadata,
+    IssuerRefused,
+    KeySet,
+    seconds,
+)
+from toolcrib.server.auth.oauth import claims_to_caller
 from toolcrib.server.options import AuthOptions, IssuerOptions, Token
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.state.coordination import Leases

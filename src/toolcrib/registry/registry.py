@@ -54,7 +54,7 @@ from toolcrib.types import (
     Visibility,
 )
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.pipes import parent_stdio
+from toolcrib.upstream.transports.pipes import parent_stdio
 
 _HINTS: Final = {
     "config": "Such as Config(settings=Settings(...)).",

@@ -43,7 +43,7 @@ from toolcrib.errors import (
     UpstreamError,
 )
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
-from toolcrib.server.auth import (
+from toolcrib.server.auth.authentication import (
     CALLER_KEY,
     CHALLENGE,
     OWN_CREDENTIAL_KEY,

@@ -36,7 +36,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Scope, Send
 
 from toolcrib.checks import unchecked
-from toolcrib.server.auth import CALLER_KEY, OWN_CREDENTIAL_KEY
+from toolcrib.server.auth.authentication import CALLER_KEY, OWN_CREDENTIAL_KEY
 from toolcrib.server.context import (
     REPLICA_KEY,
     RequestClient,

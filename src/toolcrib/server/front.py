@@ -17,11 +17,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcrib.providers.request_scope import is_unscoped
-from toolcrib.server.auth import Credentials, HostRules, StaticTokens, token_digest
+from toolcrib.server.auth.authentication import Credentials, HostRules, StaticTokens, token_digest
 from toolcrib.server.direct import DirectMethods, RequestHead, accepts_json, is_answered
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.plain_connection import Awaited, PlainRequest
-from toolcrib.server.process import RUNNING_KEY, RunningRequest
+from toolcrib.server.processes.process import RUNNING_KEY, RunningRequest
 from toolcrib.types import LOCAL, Authenticator, Caller
 
 _WATCH_AFTER_S: Final = 0.1

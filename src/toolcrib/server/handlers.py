@@ -29,7 +29,7 @@ from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.admission import CountRefusal
 from toolcrib.resources.listing import DocumentCollection, DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
-from toolcrib.server.auth import ask_for_scopes
+from toolcrib.server.auth.authentication import ask_for_scopes
 from toolcrib.server.context import (
     IdleClient,
     RequestContext,

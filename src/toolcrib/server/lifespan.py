@@ -289,11 +289,11 @@ class ServableApp(Lifecycle):
         """Serve over HTTP until `stop`, or SIGTERM or SIGINT where none is given. Raises `SettingsError`.
 
         With `sse`, serve the older HTTP+SSE transport at `/sse` instead. `shared` is a
-        `toolcrib.server.process.SharedAddress` to accept connections from.
+        `toolcrib.server.processes.process.SharedAddress` to accept connections from.
         """
         app = self._http_app("sse" if sse else "http", self._http_options(host, port), anywhere=False)
         async with self._watch_collisions():
-            await lazy_module("process").serve_http(
+            await lazy_module("processes.process").serve_http(
                 app, self._http_options(host, port), stop=stop, started=started, shared=shared
             )
 
@@ -322,7 +322,7 @@ class ServableApp(Lifecycle):
             return self._mounts[transport]
         authenticator = self._authenticator or self._own_authenticator()
         self._is_open |= authenticator is None
-        make = lazy_module("sse").sse_app if transport == "sse" else lazy_module("http").http_app
+        make = lazy_module("http.sse").sse_app if transport == "sse" else lazy_module("http.endpoint").http_app
         mount: AsgiApp = make(
             self.server,
             options,
@@ -357,7 +357,7 @@ class ServableApp(Lifecycle):
     def _own_authenticator(self) -> Authenticator | None:
         """The authenticator for what the settings accept; None if they accept anyone."""
         if self._credentials is None and (self._options.tokens or self._auth.enabled):
-            self._credentials = lazy_module("auth").Credentials(
+            self._credentials = lazy_module("auth.authentication").Credentials(
                 self._options.tokens, **self._more_credentials(self._auth)
             )
         own: Authenticator | None = self._credentials
@@ -367,7 +367,7 @@ class ServableApp(Lifecycle):
         """What identifies callers beside static tokens. Raises `SettingsError` for options that cannot be used."""
         more: dict[str, Any] = {}
         if auth.issuers:
-            more["oauth"] = lazy_module("oauth").OAuthResource(auth, self._options)
+            more["oauth"] = lazy_module("auth.oauth").OAuthResource(auth, self._options)
             more["oauth"].check_hosts()
         if auth.api_keys:
             more["keys"] = self._api_keys
@@ -376,7 +376,7 @@ class ServableApp(Lifecycle):
     @cached_property
     def _api_keys(self) -> Any:
         """The API keys in the app's state."""
-        return lazy_module("api_keys").ApiKeys(self._state_store())
+        return lazy_module("auth.api_keys").ApiKeys(self._state_store())
 
     async def _watch_keys(self) -> None:
         """While the app runs, end open streams when an API key is revoked."""

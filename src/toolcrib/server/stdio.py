@@ -23,11 +23,11 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from toolcrib.server.handlers import end_streams
-from toolcrib.server.process import SHUTTING_DOWN, wait_for_stop
+from toolcrib.server.processes.process import SHUTTING_DOWN, wait_for_stop
 from toolcrib.server.sdk_workarounds import deferred_parts, spliced, splices_on_stream
-from toolcrib.upstream.bounds import Bounds, run_at_once
-from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_line, request_id_in
-from toolcrib.upstream.pipes import claim_stdio, release_stdio
+from toolcrib.upstream.transports.bounds import Bounds, run_at_once
+from toolcrib.upstream.transports.framing import LineSplitter, OversizedLine, parse_line, request_id_in
+from toolcrib.upstream.transports.pipes import claim_stdio, release_stdio
 
 logger = logging.getLogger(__name__)
 

@@ -31,18 +31,6 @@ from mcp_types import (
 from toolcrib.sanitize import MAX_ERROR, MAX_INSTRUCTIONS, MAX_NAME, one_line
 from toolcrib.tracing import TRACING
 from toolcrib.types import Client, Context, Object, ServerInfo, SessionClient
-from toolcrib.upstream.channel import (
-    NO_MESSAGE,
-    Channel,
-    Exchange,
-    ExchangeError,
-    FailureKind,
-    FastPathUnavailable,
-    ReadRest,
-    Streams,
-    embedded_failure,
-    encode_message,
-)
 from toolcrib.upstream.forwarding import CallDeadline, ServerMessages, UpstreamExchange
 from toolcrib.upstream.negotiation import (
     CLIENT_INFO,
@@ -57,6 +45,18 @@ from toolcrib.upstream.negotiation import (
 from toolcrib.upstream.open_calls import OpenCall
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports.base import (
+    NO_MESSAGE,
+    Channel,
+    Exchange,
+    ExchangeError,
+    FailureKind,
+    FastPathUnavailable,
+    ReadRest,
+    Streams,
+    embedded_failure,
+    encode_message,
+)
 from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, replace_surrogates
 
 _EMPTY: Final[Object] = {}

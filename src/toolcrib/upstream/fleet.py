@@ -33,7 +33,7 @@ from toolcrib.types import (
     ToolResult,
     Unsubscribe,
 )
-from toolcrib.upstream.catalog_cache import CatalogCache
+from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -404,7 +404,7 @@ class Fleet:
 
 
 def create_logins(state: StateStore, options: FleetOptions) -> Logins:
-    made: Logins = import_module("toolcrib.upstream.logins").LoginService(state, options.logins)
+    made: Logins = import_module("toolcrib.upstream.logins.service").LoginService(state, options.logins)
     return made
 
 

@@ -23,8 +23,8 @@ from pydantic_core import to_json
 from toolcrib.providers.base import LogAudience
 from toolcrib.sanitize import MAX_ERROR, MAX_NAME, one_line, paragraphs
 from toolcrib.types import Client, Context, Object, SessionClient, TaskRequest, Unsubscribe
-from toolcrib.upstream.channel import TASK_STATUS
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports.base import TASK_STATUS
 from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, readable_question
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ import httpx2
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from toolcrib.upstream.bounds import Bounds
-from toolcrib.upstream.http_bodies import read_bounded
-from toolcrib.upstream.http_pool import AiohttpTransport
 from toolcrib.upstream.redact import bare_url
+from toolcrib.upstream.transports.bounds import Bounds
+from toolcrib.upstream.transports.http_bodies import read_bounded
+from toolcrib.upstream.transports.http_pool import AiohttpTransport
 
 REQUEST_TIMEOUT_S: Final = 10.0
 """For one request, in seconds."""

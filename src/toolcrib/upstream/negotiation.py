@@ -37,7 +37,7 @@ from mcp_types.version import (
 
 from toolcrib._version import VERSION
 from toolcrib.types import SHOW_ALL_META, Context, Object
-from toolcrib.upstream.channel import ExchangeError, FailureKind, embedded_failure
+from toolcrib.upstream.transports.base import ExchangeError, FailureKind, embedded_failure
 
 _EMPTY: Final[Object] = {}
 SDK_CLOSED: Final = "Connection closed"

@@ -18,7 +18,7 @@ from toolcrib.providers.base import Provider
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import BackendKind, ServerStatus, Tool, Unsubscribe
-from toolcrib.upstream.catalog_cache import CatalogCache
+from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.fleet import Fleet, Listeners, Logins, create_logins, options_by_name
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 

@@ -16,12 +16,12 @@ import anyio.abc
 from pydantic_core import to_json
 
 from toolcrib.types import Caller, Client, Context, Object, SessionClient
-from toolcrib.upstream.channel import Channel, ExchangeError, FailureKind, flatten_errors, is_login_needed
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
 from toolcrib.upstream.negotiation import Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports.base import Channel, ExchangeError, FailureKind, flatten_errors, is_login_needed
 from toolcrib.wire import CLIENT_CAPABILITIES
 
 logger = logging.getLogger(__name__)

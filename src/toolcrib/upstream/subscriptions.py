@@ -14,8 +14,8 @@ import anyio
 from mcp.client.subscriptions import SubscriptionLost
 
 from toolcrib.types import Unsubscribe
-from toolcrib.upstream.channel import AutoResetEvent, ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection
+from toolcrib.upstream.transports.base import AutoResetEvent, ExchangeError, FailureKind
 from toolcrib.wire import is_encodable
 
 logger = logging.getLogger(__name__)

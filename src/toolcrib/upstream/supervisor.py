@@ -16,8 +16,18 @@ from typing import Any, Final
 import anyio
 
 from toolcrib.types import Caller, Context, Rejected, ServerState, ServerStatus, SessionClient, Tool
-from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog, ToolDefinitions
-from toolcrib.upstream.channel import (
+from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog, ToolDefinitions
+from toolcrib.upstream.catalog.listing import DocumentLister, ToolList, ToolLister
+from toolcrib.upstream.catalog.pins import PinWatch
+from toolcrib.upstream.connection import Connection, open_connection
+from toolcrib.upstream.fleet import Listeners, Logins
+from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
+from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
+from toolcrib.upstream.subscriptions import UpstreamSubscriptions
+from toolcrib.upstream.transports.base import (
     AutoResetEvent,
     Channel,
     ExchangeError,
@@ -25,16 +35,6 @@ from toolcrib.upstream.channel import (
     flatten_errors,
     is_login_needed,
 )
-from toolcrib.upstream.connection import Connection, open_connection
-from toolcrib.upstream.fleet import Listeners, Logins
-from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
-from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
-from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
-from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.pins import PinWatch
-from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
-from toolcrib.upstream.subscriptions import UpstreamSubscriptions
 from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)
@@ -373,7 +373,7 @@ class Supervisor:
         """Return a channel for requests with the tokens of this caller, or with those that all share."""
         shares_program = caller is None and self._fleet.find_programs is not None
         if shares_program and self._options.transport == "stdio" and self._options.target is None:
-            hosted: Channel = import_module("toolcrib.upstream.hosted").open_channel(
+            hosted: Channel = import_module("toolcrib.upstream.transports.hosted").open_channel(
                 self._options, self._fleet, self._redact
             )
             return hosted
@@ -613,5 +613,6 @@ def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor, 
 
 def _transport_module(options: ServerOptions) -> ModuleType:
     # Imported on first use: HTTP needs aiohttp, and in-process servers the SDK's server.
-    name = "targets" if options.target is not None or options.transport in ("memory", "custom") else options.transport
-    return import_module(f"toolcrib.upstream.{name}")
+    if options.target is not None or options.transport in ("memory", "custom"):
+        return import_module("toolcrib.upstream.targets")
+    return import_module(f"toolcrib.upstream.transports.{options.transport}")

@@ -16,8 +16,10 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from toolcrib.errors import ToolcribError
-from toolcrib.upstream import stdio
-from toolcrib.upstream.channel import (
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports import stdio
+from toolcrib.upstream.transports.base import (
     AutoResetEvent,
     Channel,
     CloseEvent,
@@ -26,8 +28,6 @@ from toolcrib.upstream.channel import (
     Streams,
     flatten_errors,
 )
-from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.redact import Redactor
 
 _SDK_SERVER_FIELDS: Final = ("_lowlevel_server", "_mcp_server")
 """Where MCPServer and FastMCP keep the SDK server they are built on; neither exposes it publicly."""

@@ -1,0 +1,1 @@
+"""Who calls: credentials, API keys, tokens of issuers, and the pages of logins."""

@@ -1,0 +1,1 @@
+"""The HTTP side of the server: connections, requests, sessions and streams."""

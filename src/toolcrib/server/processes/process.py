@@ -1,0 +1,412 @@
+"""The process that serves HTTP: accepts connections, and drains requests when it stops or hands over to another one.
+
+Listening sockets are bound here, handed to worker processes, and taken over by them.
+"""
+
+import asyncio
+import contextlib
+import copy
+import json
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import uvicorn
+from mcp_types import CONNECTION_CLOSED
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import LOGGING_CONFIG
+
+from toolcrib.errors import SettingsError
+from toolcrib.server.auth.authentication import url_host
+from toolcrib.server.http.connections import RepeatedWarnings, bounded_protocol
+from toolcrib.server.lifespan import AsgiApp
+from toolcrib.server.options import HttpOptions
+from toolcrib.server.plain_connection import Awaited, PlainAnswer, PlainRequest, SendEvent
+
+RUNNING_KEY: Final = "toolcrib.running"
+"""ASGI scope key: the `RunningRequest` of a POST, where this process serves the app by itself."""
+_ACCEPTED_AT_ONCE: Final = 64
+"""Connections that asyncio accepts in one turn."""
+_RESTART_S: Final = 5
+"""When a client that is turned away by the shutdown may find the server again."""
+_HAND_OVER_S: Final = 2.0
+"""How long clients may use their open connections once more after others accept new ones, in seconds."""
+_POLL_S: Final = 0.05
+FLUSH_S: Final = 0.2
+"""How long clients have to read the last responses at shutdown, in seconds."""
+SHUTTING_DOWN: Final = "The server is shutting down; the call was cancelled."
+"""Message for requests that are still unanswered at shutdown, sent with the JSON-RPC code `CONNECTION_CLOSED`."""
+
+_SHUTDOWN_ERROR: Final = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
+}
+_BACKLOG: Final = 2048
+"""Connections that may wait to be accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedAddress:
+    """An address from which several processes accept connections."""
+
+    sock: socket.socket
+    """It listens already, and stays open in the process that bound it."""
+    own_path: Path | None = None
+    """A Unix-domain socket at which the other processes reach this one; made and removed by the server."""
+    retired: anyio.Event = field(default_factory=anyio.Event)
+    """To be set when another process takes over: then no connection is accepted any more, and each open one is closed
+    with its next response. After a short while the server stops.
+    """
+
+
+class RunningRequest:
+    """A POST that is being served. May be cancelled, by the shutdown or because its client has left."""
+
+    __slots__ = ("_send", "_task", "has_begun", "is_cancelled", "is_refused", "scope")
+
+    def __init__(self, send: Send | None = None) -> None:
+        """Without `send`, its answer is written whole."""
+        self._send = send
+        self._task = asyncio.current_task()
+        self.scope: anyio.CancelScope | None = None
+        """What to cancel, where that is not the task itself."""
+        self.is_cancelled = False
+        self.is_refused = False
+        """Whether the shutdown has cancelled it."""
+        self.has_begun = False
+        """Whether the response has."""
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """ASGI `send`."""
+        assert self._send is not None  # noqa: S101 - only ASGI apps call this
+        self.has_begun = True
+        return self._send(message)
+
+    def cancel(self) -> None:
+        """Cancel the request, unless that has been done."""
+        if self.is_cancelled:
+            return
+        self.is_cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+        elif self._task is not None:
+            self._task.cancel()
+
+
+class InFlightRequests:
+    """ASGI middleware: tracks running POST requests, so that a shutdown can wait for them and cancel the rest."""
+
+    def __init__(self, app: ASGIApp | AsgiApp) -> None:
+        self._app = app
+        self._read_plain = app.read_plain if isinstance(app, AsgiApp) else None
+        self._running: set[RunningRequest] = set()
+        self.is_retiring = False
+        """Whether every response asks its client to close the connection: another process accepts the next one."""
+        self._idle: anyio.Event | None = None
+        """Set when no request is running; None until that is waited for."""
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is running."""
+        while self._running:
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
+
+    def cancel_all(self) -> None:
+        """Cancel running requests; each is answered with an error."""
+        for running in tuple(self._running):
+            running.is_refused = True
+            running.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.is_retiring and scope["type"] == "http":
+            send = _closing(send)
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        scope[RUNNING_KEY] = running = RunningRequest(send)
+        self._running.add(running)
+        try:
+            await self._app(scope, receive, running.send)
+        except asyncio.CancelledError:
+            if not _was_cancelled_here(running):
+                raise
+        finally:
+            self._ended(running)
+        if running.is_refused and not running.has_begun:
+            headers = {"Retry-After": str(_RESTART_S)}
+            await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
+
+    def read_plain(self, data: bytes) -> PlainRequest | Awaited | None:
+        """Read a request that the app answers without ASGI; None for any other."""
+        if self._read_plain is None or self.is_retiring:
+            return None
+        request: PlainRequest | Awaited | None = self._read_plain(data)
+        if request is None or isinstance(request, Awaited):
+            return request
+        return PlainRequest(partial(self._answer_plain, request.answer), request.ends_with_connection)
+
+    async def _answer_plain(
+        self, answer: Callable[[SendEvent], Awaitable[PlainAnswer]], send_event: SendEvent
+    ) -> PlainAnswer:
+        running = RunningRequest()
+        self._running.add(running)
+        try:
+            return await answer(send_event)
+        except asyncio.CancelledError:
+            if not _was_cancelled_here(running):
+                raise
+        finally:
+            self._ended(running)
+        return PlainAnswer(503, json.dumps(_SHUTDOWN_ERROR).encode(), b"retry-after: %d\r\n" % _RESTART_S)
+
+    def _ended(self, running: RunningRequest) -> None:
+        self._running.discard(running)
+        if self._idle is not None and not self._running:
+            self._idle.set()
+            self._idle = None
+
+
+def _was_cancelled_here(running: RunningRequest) -> bool:
+    """Whether nothing but `cancel` has cancelled the task of a request; the task goes on then."""
+    if not running.is_cancelled or running.scope is not None:
+        return False
+    task = asyncio.current_task()
+    return task is None or task.uncancel() <= 0
+
+
+def _closing(send: Send) -> Send:
+    """ASGI `send` that asks the client to close the connection after the response."""
+
+    async def send_last(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return send_last
+
+
+class _HttpServer(uvicorn.Server):
+    """Leaves signals to the caller, as uvicorn would raise them again before the clean-up is done."""
+
+    def __init__(self, config: uvicorn.Config, own_path: Path | None) -> None:
+        """`own_path` is where to listen besides the sockets."""
+        super().__init__(config)
+        self._own_path = own_path
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        if self._own_path is None:
+            return
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            make: Any = config.http_protocol_class
+            made: asyncio.Protocol = make(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=None
+            )
+            return made
+
+        loop = asyncio.get_running_loop()
+        own = await loop.create_unix_server(protocol, sock=_bind_path(self._own_path), backlog=config.backlog)
+        self.servers.append(own)
+
+    def stop_accepting(self) -> None:
+        """Accept no connections from clients any more; those of other processes still come."""
+        self.servers[0].close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no connection is open."""
+        return not self.server_state.connections
+
+
+async def serve_http(
+    app: AsgiApp,
+    options: HttpOptions,
+    *,
+    stop: anyio.Event | None = None,
+    started: Callable[[str], None] | None = None,
+    flush_s: float = FLUSH_S,
+    shared: SharedAddress | None = None,
+) -> None:
+    """Serve until `stop`, or until SIGTERM or SIGINT where none is given; then finish running calls within `drain_s`.
+
+    Calls `started` with the URL once the socket is bound. After the last call, clients have `flush_s` seconds to read
+    their responses. With `shared`, connections are accepted from that address instead of the one of the options.
+    """
+    in_flight = InFlightRequests(app)
+    config = uvicorn.Config(
+        in_flight,
+        host=options.host,
+        port=options.port,
+        lifespan="off",
+        log_level="warning",
+        log_config=_logging_config(),
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        http=bounded_protocol(options, in_flight.read_plain, app.count_refusal),
+        ws="none",  # a request for a websocket is answered as if it did not ask for one
+        h11_max_incomplete_event_size=2 * options.max_head_bytes,  # smaller ones are refused by the protocol
+        backlog=_backlog(is_shared=shared is not None),
+        timeout_keep_alive=max(1, round(options.keep_alive_s)),
+        timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before
+    )
+    own_path = None if shared is None else shared.own_path
+    server = _HttpServer(config, own_path)
+    with bind_socket(options.host, options.port) if shared is None else shared.sock as sock:
+        port = sock.getsockname()[1]
+        app.listening(options.host, port, own_path)
+        async with app.running(), anyio.create_task_group() as group:
+            if shared is not None:
+                stop = stop or anyio.Event()
+                group.start_soon(_hand_over, server, in_flight, app, shared.retired, stop)
+            await group.start(_stop_on_request, server, in_flight, app, options.drain_s, flush_s, stop)
+            if started is not None:
+                started(f"http://{url_host(options.host)}:{port}{app.path}")
+            try:
+                await server.serve(sockets=[sock])
+            finally:
+                if own_path is not None:
+                    own_path.unlink(missing_ok=True)
+            group.cancel_scope.cancel()
+
+
+def _logging_config() -> dict[str, Any]:
+    """uvicorn's own, with few lines for many requests that are wrong in the same way."""
+    config = copy.deepcopy(LOGGING_CONFIG)
+    config["filters"] = {"repeated": {"()": RepeatedWarnings}}
+    config["handlers"]["default"]["filters"] = ["repeated"]
+    return config
+
+
+def _backlog(*, is_shared: bool) -> int:
+    """How many connections uvicorn is to accept in one turn, or to let wait.
+
+    uvloop accepts one in each turn. asyncio accepts as many as may wait, and has one number for both; of a shared
+    address each process takes one, and leaves the next one to the others.
+    """
+    if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
+        return _BACKLOG
+    return 1 if is_shared else _ACCEPTED_AT_ONCE
+
+
+async def _hand_over(
+    server: _HttpServer, in_flight: InFlightRequests, app: AsgiApp, retired: anyio.Event, stop: anyio.Event
+) -> None:
+    """Once retired, leave new connections to other processes, and stop when the open ones have ended."""
+    await retired.wait()
+    server.stop_accepting()
+    in_flight.is_retiring = True
+    app.end_streams()
+    with anyio.move_on_after(_HAND_OVER_S):
+        while not server.is_idle:  # noqa: ASYNC110 - uvicorn has no event for it
+            await anyio.sleep(_POLL_S)
+    stop.set()
+
+
+async def _stop_on_request(
+    server: uvicorn.Server,
+    in_flight: InFlightRequests,
+    app: AsgiApp,
+    drain_s: float,
+    flush_s: float,
+    stop: anyio.Event | None,
+    *,
+    task_status: anyio.abc.TaskStatus[None],
+) -> None:
+    await wait_for_stop(stop, task_status=task_status)
+    server.should_exit = True
+    app.end_streams()
+    with anyio.move_on_after(drain_s):
+        await in_flight.wait_idle()
+    in_flight.cancel_all()
+    # Streams that never end by themselves must not delay the shutdown.
+    await anyio.sleep(flush_s)
+    server.force_exit = True
+
+
+async def wait_for_stop(
+    stop: anyio.Event | None = None, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Wait for the event, or for SIGTERM or SIGINT without one. Reports `started` once neither can be missed."""
+    if stop is not None:
+        task_status.started()
+        await stop.wait()
+        return
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            return
+
+
+# -- listening sockets -------------------------------------------------------------------------------------------------
+
+
+class _ListeningSocket(socket.socket):
+    """Lets as many connections wait as before when asyncio, which has one number for both, wants to accept fewer."""
+
+    def listen(self, backlog: int = _BACKLOG, /) -> None:
+        super().listen(max(backlog, _BACKLOG))
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises `SettingsError` where the address cannot be used."""
+    # Name the protocol: asyncio disables Nagle's algorithm, which costs 40 ms a response, only on TCP sockets.
+    sock = _ListeningSocket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.bind((host.strip("[]"), port))
+        sock.listen()
+    except (OSError, OverflowError) as error:
+        sock.close()
+        raise SettingsError(
+            f"Cannot listen on {_shown(host)}:{port}: {getattr(error, 'strerror', None) or error}.",
+            hint="Choose another address with --http HOST:PORT.",
+        ) from error
+    return sock
+
+
+def _bind_path(path: Path) -> socket.socket:
+    """A listening Unix-domain socket, which only this user can connect to: the folder has to be private.
+
+    The path must not exist.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(str(path))
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def adopt_socket(descriptor: int) -> socket.socket:
+    """A listening socket that another process bound, by its descriptor."""
+    sock = _ListeningSocket(fileno=descriptor)
+    sock.set_inheritable(False)
+    return sock
+
+
+def descriptors(sockets: Mapping[str, socket.socket]) -> dict[str, int]:
+    """The descriptors of sockets by name, for a process that is to adopt them."""
+    return {name: sock.fileno() for name, sock in sockets.items()}
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,0 +1,1 @@
+"""What servers list: reading it, keeping it, and holding it back until it is trusted."""

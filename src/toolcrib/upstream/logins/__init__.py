@@ -1,0 +1,1 @@
+"""Logins to servers: flows, tokens, and where they are kept."""
