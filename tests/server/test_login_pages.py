@@ -16,9 +16,9 @@ from tests.upstream.test_logins import ANN, BOB, HERE, KEY, World, deliver, refu
 from toolcrib import App, Settings
 from toolcrib.errors import LoginRequired
 from toolcrib.types import Caller, ServerState
-from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.logins.service import LoginService
 from toolcrib.upstream.options import LoginOptions
+from toolcrib.upstream.remote_server import RemoteServer
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState as WebState
 
 from toolcrib.types import Caller, Context, ServerState, ToolResult
-from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 
 SERVERS = Path(__file__).parent.parent / "fixtures" / "servers"
 MARK = "TOOLCRIB_TEST_RUN"

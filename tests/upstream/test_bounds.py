@@ -17,8 +17,8 @@ from tests.fixtures.servers.web import OldWeb, Web
 from tests.upstream.support import call, call_json, names, raw, server_of, serving
 
 from toolcrib.errors import UpstreamError
-from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports import bounds
 from toolcrib.upstream.transports.bounds import Bounds, Meter, parse_list, run_at_once
 from toolcrib.upstream.transports.framing import parse_json

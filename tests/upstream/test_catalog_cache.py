@@ -22,8 +22,8 @@ from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import ServerState
 from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog
-from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.server_manager import ServerManager
 
 V = TypeVar("V")

@@ -38,8 +38,8 @@ from tests.upstream.test_server import Watcher
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, UpstreamError
 from toolcrib.types import ServerState, ToolResult
-from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports.base import NO_MESSAGE
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)

@@ -16,9 +16,9 @@ from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import Caller, Context, Object
 from toolcrib.upstream import forwarding
 from toolcrib.upstream.catalog import listing
-from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.remote_server import RemoteServer
 
 pytestmark = pytest.mark.anyio
 

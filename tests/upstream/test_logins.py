@@ -26,13 +26,14 @@ from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import LOCAL, Caller, Context, ServerState
-from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
 from toolcrib.upstream.logins.flows import Challenge
 from toolcrib.upstream.logins.oauth import StoredLogin
 from toolcrib.upstream.logins.service import PAGE_PATH, LoginService
 from toolcrib.upstream.logins.vault import LoginVault, Sealer, VaultKeyError, find_sealer
 from toolcrib.upstream.options import FleetOptions, LoginOptions, OAuthClientOptions, ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports.http_failures import LoginNeeded
 
 HERE = Context(caller=LOCAL)

@@ -18,8 +18,9 @@ from tests.upstream.test_session_connections import Peer
 
 from toolcrib.errors import ConnectionLost, UpstreamError
 from toolcrib.types import Caller, Context, ServerState
-from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports.program_host import ProgramHost, write_spec
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from tests.upstream.test_server import Watcher
 
 from toolcrib.errors import CallTimeout
 from toolcrib.types import Caller, Context
-from toolcrib.upstream.fleet import RemoteServer
+from toolcrib.upstream.remote_server import RemoteServer
 
 CALL_S = 60
 STEP_S = 50

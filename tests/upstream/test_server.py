@@ -16,7 +16,8 @@ from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, 
 from toolcrib.errors import CallTimeout, ConnectionLost, InvalidArguments, ServerUnavailable, UpstreamError
 from toolcrib.types import Object, ServerState, ToolResult
 from toolcrib.upstream.connection import RawJsonDispatcher
-from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.remote_server import RemoteServer
 
 
 @dataclass

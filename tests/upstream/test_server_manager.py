@@ -14,8 +14,8 @@ from tests.upstream.support import FAST, call, names, until
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Object
-from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.server_manager import ServerManager
 
 pytestmark = pytest.mark.anyio

@@ -26,10 +26,11 @@ from tests.upstream.test_forwarding import ELICIT, TALK
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
 from toolcrib.types import SESSION_META, Caller, Context, Object, ServerState, SessionClient
 from toolcrib.upstream import open_calls
-from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.forwarding import CallDeadline, LogForwarder, UpstreamExchange, paused
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.session_connections import SessionConnections, SessionUnavailable
 from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.transports.stdio import open_channel as open_stdio

@@ -11,8 +11,8 @@ from tests.upstream.support import FAST, READY, call, call_each, call_json, free
 
 from toolcrib.errors import CallTimeout, ConnectionLost, UpstreamError
 from toolcrib.types import ServerState
-from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 

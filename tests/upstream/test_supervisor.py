@@ -13,8 +13,9 @@ from tests.upstream.support import CTX, FAST, READY, call, call_json, names, raw
 from toolcrib.errors import ConnectionLost, ServerUnavailable
 from toolcrib.types import ServerState
 from toolcrib.upstream import supervisor
-from toolcrib.upstream.fleet import Fleet, RemoteServer
+from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.remote_server import RemoteServer
 
 NEVER_AGAIN = replace(FAST, backoff_first_s=1000, backoff_max_s=2000)
 

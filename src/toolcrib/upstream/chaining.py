@@ -35,8 +35,8 @@ from toolcrib.types import (
 )
 from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.catalog.listing import EXECUTE_TOOL, META_TOOLS, SEARCH_TOOL, RemoteTool
-from toolcrib.upstream.fleet import Logins
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.remote_server import Logins
 from toolcrib.upstream.server import UpstreamServer
 from toolcrib.wire import forwarded_context, read_tool
 

@@ -41,10 +41,10 @@ from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.catalog.listing import RemoteTool
 from toolcrib.upstream.catalog.pins import TRUST_META
 from toolcrib.upstream.connection import CallerRequest, Connection
-from toolcrib.upstream.fleet import Listeners, Logins, RemoteServer
 from toolcrib.upstream.forwarding import CallDeadline, paused
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.remote_server import Listeners, Logins, RemoteServer
 from toolcrib.upstream.session_connections import SessionLease, SessionUnavailable
 from toolcrib.upstream.supervisor import Supervisor
 from toolcrib.upstream.transports.base import ExchangeError, FailureKind

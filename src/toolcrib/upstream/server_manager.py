@@ -19,8 +19,9 @@ from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import BackendKind, ServerStatus, Tool, Unsubscribe
 from toolcrib.upstream.catalog.cache import CatalogCache
-from toolcrib.upstream.fleet import Fleet, Listeners, Logins, create_logins, options_by_name
+from toolcrib.upstream.fleet import Fleet, create_logins, options_by_name
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.remote_server import Listeners, Logins
 
 _THREAD_TIMEOUT_S = 10.0
 """How long another thread waits for the event loop to apply a change, in seconds."""

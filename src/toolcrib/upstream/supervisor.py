@@ -8,9 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from random import SystemRandom
-from types import ModuleType
 from typing import Any, Final
 
 import anyio
@@ -20,11 +18,11 @@ from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog, ToolDef
 from toolcrib.upstream.catalog.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.catalog.pins import PinWatch
 from toolcrib.upstream.connection import Connection, open_connection
-from toolcrib.upstream.fleet import Listeners, Logins
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.remote_server import Listeners, Logins
 from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
 from toolcrib.upstream.transports.base import (
@@ -111,7 +109,9 @@ class Supervisor:
     ) -> None:
         """Nothing is tried before `run`."""
         if options.target is not None:
-            options = _transport_module(options).resolve_target(options)
+            from toolcrib.upstream.targets import resolve_target
+
+            options = resolve_target(options)
         self._options = options
         self._fleet = fleet
         self._logins = logins
@@ -373,10 +373,9 @@ class Supervisor:
         """Return a channel for requests with the tokens of this caller, or with those that all share."""
         shares_program = caller is None and self._fleet.find_programs is not None
         if shares_program and self._options.transport == "stdio" and self._options.target is None:
-            hosted: Channel = import_module("toolcrib.upstream.transports.hosted").open_channel(
-                self._options, self._fleet, self._redact
-            )
-            return hosted
+            from toolcrib.upstream.transports import hosted
+
+            return hosted.open_channel(self._options, self._fleet, self._redact)
         with_tokens = None if self._logins is None else self._logins.with_tokens(self._options, caller)
         return open_channel(self._options, self._fleet, self._redact, with_tokens)
 
@@ -606,13 +605,19 @@ def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor, 
 
     Entering its transport may raise `ExchangeError`.
     """
-    tokens = () if with_tokens is None else (with_tokens,)
-    channel: Channel = _transport_module(options).open_channel(options, fleet, redact, *tokens)
-    return channel
-
-
-def _transport_module(options: ServerOptions) -> ModuleType:
-    # Imported on first use: HTTP needs aiohttp, and in-process servers the SDK's server.
+    # Imported on first use: HTTP needs its client, and in-process servers the SDK's server.
     if options.target is not None or options.transport in ("memory", "custom"):
-        return import_module("toolcrib.upstream.targets")
-    return import_module(f"toolcrib.upstream.transports.{options.transport}")
+        from toolcrib.upstream import targets
+
+        return targets.open_channel(options, fleet, redact)
+    if options.transport == "stdio":
+        from toolcrib.upstream.transports import stdio
+
+        return stdio.open_channel(options, fleet, redact)
+    if options.transport == "sse":
+        from toolcrib.upstream.transports import sse
+
+        return sse.open_channel(options, fleet, redact, with_tokens)
+    from toolcrib.upstream.transports import http
+
+    return http.open_channel(options, fleet, redact, with_tokens)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 
 import anyio
@@ -405,7 +404,8 @@ def _hard_findings(server: str, part: JSON) -> tuple[Finding, ...]:
 
 def _lint_part(server: str, part: JSON) -> tuple[Finding, ...]:
     """The findings of the lint in a part as it is pinned."""
-    lint_tool = import_module("toolcrib.trust.lint").lint_tool  # its patterns take a while to compile
+    from toolcrib.trust.lint import lint_tool
+
     if not isinstance(part, Mapping):
         return tuple(lint_tool(Tool(name=INSTRUCTIONS, namespace=server, description=str(part))))
     schema = part.get("inputSchema")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -28,7 +27,7 @@ from toolcrib.upstream.logins.flows import LoginFailed
 from toolcrib.upstream.logins.oauth import OAuthTransport, ServerCredentials, StoredLogin
 from toolcrib.upstream.logins.vault import LoginPage, LoginVault, caller_of, login_key, principal_of
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
-from toolcrib.upstream.transports.http import WithTokens
+from toolcrib.upstream.transports.http import WithTokens  # noqa: TID253 - as heavy as this
 
 logger = logging.getLogger(__name__)
 
@@ -159,9 +158,9 @@ class LoginService:
             if self._metadata_url and not (auth.client_id or auth.client_metadata_url):
                 auth = replace(auth, client_metadata_url=self._metadata_url)
             return StoredLogin(options, auth, self.vault, principal)
-        grants = import_module("toolcrib.upstream.logins.grants")
-        made: ServerCredentials = grants.make_credentials(options, auth, principal)
-        return made
+        from toolcrib.upstream.logins.grants import make_credentials
+
+        return make_credentials(options, auth, principal)
 
     def with_tokens(self, options: ServerOptions, caller: Caller | None = None) -> WithTokens | None:
         """Return what adds the tokens to a transport's requests."""
