@@ -6,12 +6,13 @@ Knows nothing of protocol versions, tools or callers; `connection` builds on it.
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
-from mcp.client import Transport
+from mcp.client import Transport as SdkTransport
 from mcp.client._transport import TransportStreams
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
@@ -74,6 +75,75 @@ class AutoResetEvent:
         """Wait until set, then clear."""
         await self._event.wait()
         self.clear()
+
+
+Message: TypeAlias = dict[str, Any]
+"""One JSON-RPC message, parsed and otherwise as it came."""
+OnMessage: TypeAlias = Callable[[Message], Awaitable[None]]
+"""Takes a message that is not the outcome of a request. Never raises, and returns soon; no further message is read
+before.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRequest:
+    """A request on its way to a server."""
+
+    id: int
+    method: str
+    params: Message
+    data: bytes
+    """The whole message, encoded, without a line end."""
+    headers: Mapping[str, str]
+    """What HTTP sends with it. Requests that need the same headers share one object."""
+    modern: bool
+    """Whether the version is 2026-07-28 or later, which has no sessions, and no resumed responses."""
+
+
+class Transport(Protocol):
+    """One way to one server, for one connection. Not connected until `opened` is entered."""
+
+    closed: CloseEvent
+    """Set by the transport when the connection has ended, and by its users to end it."""
+    refresh_needed: AutoResetEvent
+    """Set when the tools should be listed again: they changed, or the server may be in trouble."""
+    has_response_streams: bool
+    """Whether what a server sends before an outcome comes with the response, so that it is known whose it is.
+
+    Then closing the response cancels a request of 2026-07-28 or later.
+    """
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the server knows which connection a request belongs to; over HTTP, whether it has named a session."""
+
+    def opened(self, receive: OnMessage) -> AbstractAsyncContextManager[None]:
+        """Connect, and disconnect on leaving. Raises `ExchangeError`.
+
+        `receive` gets each message that comes outside of the response to a request.
+        """
+
+    async def exchange(self, request: OutgoingRequest, on_message: OnMessage) -> Message:
+        """Send a request, and return its outcome, a message with a `result` or an `error`.
+
+        `on_message` gets what comes before it on the response's own stream. Raises `ExchangeError`. If it is
+        cancelled, it stops to wait at once, and does not tell the server, unless the end of the response does.
+        """
+
+    async def post(self, message: Message, headers: Mapping[str, str]) -> None:
+        """Send a notification, or the answer to a question of the server. Raises `ExchangeError`.
+
+        After `notifications/initialized`, the server may send messages outside of any response.
+        """
+
+    async def wait_listening(self) -> None:
+        """Wait until the server can send requests outside of any response, or is known to have no stream for them."""
+
+    async def has_lost_session(self) -> bool:
+        """Ask the server whether it still knows the session; if it does not, `closed` is set."""
+
+    def stderr_tail(self) -> str:
+        """Return the most informative recent line of the server's stderr."""
 
 
 class Exchange(Protocol):
@@ -227,7 +297,7 @@ async def never_lost() -> bool:
 class Channel:
     """A transport to one server with its events. Not connected until the transport is entered."""
 
-    transport: Transport
+    transport: SdkTransport
     closed: CloseEvent
     refresh_needed: AutoResetEvent
     """Set when the tools should be listed again: they changed, or the server may be in trouble."""
