@@ -1,6 +1,6 @@
 """The servers that the benchmarks start, each in its own process: `servers.py KIND [UPSTREAM_URL] [TOOLS]`.
 
-Each prints its address on the first line of standard output.
+Each prints its address on the first line of standard output, but for `stdio`.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 
-def upstream(tools: int) -> Any:
+def echo_server(tools: int) -> Any:
     """An SDK server with one tool that echoes, and others that are only there."""
     import mcp_types as types
     from mcp.server.lowlevel import Server
@@ -28,10 +28,21 @@ def upstream(tools: int) -> Any:
         text = (params.arguments or {})["text"]
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
 
-    server: Any = Server(
-        "upstream", on_list_tools=list_tools, on_call_tool=call_tool, get_tool_input_schema=lambda _: None
-    )
-    return server.streamable_http_app(json_response=True)
+    return Server("upstream", on_list_tools=list_tools, on_call_tool=call_tool, get_tool_input_schema=lambda _: None)
+
+
+def upstream(tools: int) -> Any:
+    """The same over HTTP."""
+    return echo_server(tools).streamable_http_app(json_response=True)
+
+
+async def stdio(tools: int) -> None:
+    """The same over stdio."""
+    from mcp.server.stdio import stdio_server
+
+    server = echo_server(tools)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
 
 
 def plain(tools: int) -> Any:
@@ -104,6 +115,9 @@ async def serve(app: Any, sock: socket.socket) -> None:
 async def main() -> None:
     """Bind, say where, serve."""
     kind, *rest = sys.argv[1:]
+    if kind == "stdio":
+        await stdio(int(rest[0]))
+        return
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.bind(("127.0.0.1", 0))

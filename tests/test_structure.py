@@ -1,0 +1,91 @@
+"""What the source should have none of, and how much `from toolcrib import App` loads.
+
+The lists hold what is left: they may only shrink.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+BENCH: Final = Path(__file__).parents[1] / "bench"
+PRIVATE: Final = {
+    "integrations/langchain.py: _parse_input",
+    "providers/callable_info.py: cell_contents",  # of functions that users hand in
+    "server/http/sessions.py: _discard_session",
+    "server/http/sessions.py: _serve_opening_request",
+    "server/http/sessions.py: _server_instances",
+    "server/http/sessions.py: _session_owners",
+    "server/sdk_workarounds.py: _back_request",
+    "server/sdk_workarounds.py: _on_progress",
+    "server/sdk_workarounds.py: _request_outbound",
+    "server/sdk_workarounds.py: _serialize",
+    "server/sdk_workarounds.py: cell_contents",
+    "server/session_calls.py: _InFlight",
+    "server/session_calls.py: _JSONRPCDispatchContext",
+    "server/session_calls.py: _default_transport_builder",
+    "server/session_calls.py: _handle_request",
+    "server/session_calls.py: _make_context",
+    "server/session_calls.py: _negotiate_initialize",
+    "server/session_calls.py: _serialize",
+    "upstream/logins/flows.py: _expected_issuer",
+    "upstream/logins/flows.py: _httpx_utils",
+    "upstream/logins/flows.py: _initialize",
+    "upstream/logins/flows.py: _perform_authorization",
+    "upstream/logins/flows.py: _refresh_token",
+    "upstream/logins/flows.py: _select_authorization_server",
+    "upstream/logins/grants.py: _build_token_request",
+    "upstream/logins/grants.py: _httpx_utils",
+    "upstream/transports/base.py: _transport",
+}
+"""Private parts of other libraries."""
+HIDDEN: Final = 49
+"""Imports of toolcrib's own modules that are written in a string."""
+JSON_RPC: Final = {
+    "server/context.py",
+    "server/direct.py",
+    "server/http/app.py",
+    "server/http/connections.py",
+    "server/http/sessions.py",
+    "server/processes/process.py",
+    "server/session_calls.py",
+    "upstream/logins/oauth.py",
+    "upstream/transports/framing.py",
+    "upstream/transports/http.py",
+    "upstream/transports/http_transport.py",
+    "upstream/transports/pipe_calls.py",
+}
+"""Files that read or write JSON-RPC, although `protocol` is the place for it."""
+MODULES: Final = (589, 182)
+"""That `from toolcrib import App` loads: all, and toolcrib's own."""
+
+
+@pytest.fixture(scope="module")
+def structure() -> Iterator[Any]:
+    """The counts, which the benchmarks print too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        yield importlib.import_module("structure")
+        sys.modules.pop("structure")
+
+
+def test_no_further_private_part_of_another_library_is_used(structure: Any) -> None:
+    assert structure.private_reaches() <= PRIVATE
+
+
+def test_no_further_import_is_hidden_in_a_string(structure: Any) -> None:
+    hidden = structure.hidden_imports()
+    assert sum(hidden.values()) <= HIDDEN, hidden
+
+
+def test_no_further_file_reads_or_writes_json_rpc_by_itself(structure: Any) -> None:
+    assert structure.json_rpc_files() <= JSON_RPC
+
+
+def test_importing_an_app_loads_no_more_modules_than_before(structure: Any) -> None:
+    assert all(now <= 1.1 * before for now, before in zip(structure.imported_modules(), MODULES, strict=True))
