@@ -12,13 +12,15 @@ from typing import Any, Final
 
 import mcp_types
 from mcp_types import methods
-from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from toolcrib.checks import unchecked
 from toolcrib.errors import InvalidTool, UpstreamError
 from toolcrib.formats.mcp import read_entry
+from toolcrib.protocol.messages import NESTED_TOO_DEEP
+from toolcrib.protocol.versions import is_modern
 from toolcrib.sanitize import MAX_QUESTION, NO_VALUES, SecretValues, paragraphs, visible, well_formed
 from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.schema.repair import ReadDefinition, read_definition
@@ -36,8 +38,6 @@ _ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_
 
 
 _REASON_LIMIT: Final = 300
-NESTED_TOO_DEEP: Final = "is nested more than 200 levels deep"
-"""What is wrong with a message, or an entry of a list, that the parser gives up on."""
 _TOO_DEEP: Final = "toolcrib/tooDeep"
 """The key that marks an entry that takes the place of such a one."""
 _LABELS: Final = ("name", "uri", "uriTemplate")
@@ -77,11 +77,6 @@ _REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
     "completion/complete": ("completion", dict),
 }
 """What the result of each method must have."""
-
-
-def is_modern(version: str) -> bool:
-    """Whether the protocol version belongs to the stateless era (2026-07-28 and later)."""
-    return version in MODERN_PROTOCOL_VERSIONS
 
 
 # -- from a server -------------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from tests.fixtures.servers.web import OldWeb, Web
 from tests.upstream.support import call, call_json, names, raw, server_of, serving
 
 from toolcrib.errors import UpstreamError
+from toolcrib.protocol.messages import parse_json
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports import bounds
 from toolcrib.upstream.transports.bounds import Bounds, Meter, parse_list, run_at_once
-from toolcrib.upstream.transports.framing import parse_json
 from toolcrib.upstream.transports.http_bodies import events_for_session, read_bounded
 
 SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from toolcrib.protocol.messages import parse_json, request_id_in
 from toolcrib.upstream.transports.bounds import Bounds, run_at_once
 from toolcrib.upstream.transports.framing import (
     BoundsOfLine,
@@ -16,9 +17,7 @@ from toolcrib.upstream.transports.framing import (
     LineSplitter,
     OversizedLine,
     ServerEvent,
-    parse_json,
     parse_line,
-    request_id_in,
 )
 from toolcrib.wire import replace_surrogates
 

@@ -14,10 +14,11 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from toolcrib.protocol.failures import FailureKind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports import http_connection
-from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, FailureKind, embedded_failure
+from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, embedded_failure
 from toolcrib.upstream.transports.http import DirectCaller
 from toolcrib.upstream.transports.http_connection import HttpConnection, PooledResponse
 from toolcrib.upstream.transports.http_pool import FOR_CALLER_KEY, AiohttpTransport

@@ -42,6 +42,7 @@ from toolcrib.errors import (
     ToolcribError,
     UpstreamError,
 )
+from toolcrib.protocol.versions import is_modern
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth.authentication import (
     CALLER_KEY,
@@ -67,7 +68,7 @@ from toolcrib.types import (
     ToolResult,
 )
 from toolcrib.upstream.forwarding import ANSWER_TIMEOUT_S
-from toolcrib.wire import CLIENT_CAPABILITIES, is_modern
+from toolcrib.wire import CLIENT_CAPABILITIES
 
 logger = logging.getLogger(__name__)
 

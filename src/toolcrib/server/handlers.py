@@ -27,6 +27,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.admission import CountRefusal
+from toolcrib.protocol.versions import is_modern
 from toolcrib.resources.listing import DocumentCollection, DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.auth.authentication import ask_for_scopes
@@ -60,7 +61,7 @@ from toolcrib.surfaces.reply import error_result
 from toolcrib.tracing import TRACING
 from toolcrib.types import LACKING_SCOPES, PATH_META, Caller, Context, Object, ToolResult
 from toolcrib.upstream.negotiation import TASKS_CAPABILITY
-from toolcrib.wire import VIA_KEY, document_to_wire, is_modern, result_to_wire
+from toolcrib.wire import VIA_KEY, document_to_wire, result_to_wire
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,9 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.types import Message, Scope, Send
 
+from toolcrib.protocol.versions import is_modern
 from toolcrib.surfaces.facade import ListedTool
-from toolcrib.wire import entry_for_version, is_modern, tool_to_wire
+from toolcrib.wire import entry_for_version, tool_to_wire
 
 logger = logging.getLogger(__name__)
 

@@ -22,11 +22,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
+from toolcrib.protocol.messages import request_id_in
 from toolcrib.server.handlers import end_streams
 from toolcrib.server.processes.process import SHUTTING_DOWN, wait_for_stop
 from toolcrib.server.sdk_workarounds import deferred_parts, spliced, splices_on_stream
 from toolcrib.upstream.transports.bounds import Bounds, run_at_once
-from toolcrib.upstream.transports.framing import LineSplitter, OversizedLine, parse_line, request_id_in
+from toolcrib.upstream.transports.framing import LineSplitter, OversizedLine, parse_line
 from toolcrib.upstream.transports.pipes import claim_stdio, release_stdio
 
 logger = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ class _StdioConnection:
             await sink.send(SessionMessage(answer))
         if not answers:
             text = f"The message {line.problem}; send less at once."
-            await self._refuse(mcp_types.INVALID_REQUEST, text, request_id_in(line))
+            await self._refuse(mcp_types.INVALID_REQUEST, text, request_id_in(line.head, line.tail))
 
     async def _refuse(self, code: int, text: str, request_id: str | int | None) -> None:
         error = mcp_types.ErrorData(code=code, message=text)

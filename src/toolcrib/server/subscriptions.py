@@ -21,12 +21,12 @@ from mcp_types import LOG_LEVEL_META_KEY
 from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.protocol.versions import is_modern
 from toolcrib.server.context import LOG_LEVEL_STATE, LOG_LEVELS, RequestContext, as_mcp_errors, detach, to_context
 from toolcrib.server.dormant import DormantChannel, DormantSessions
 from toolcrib.server.notifications import FingerprintList, ListChangeNotifier, ListSubscriber, NotificationQueue, Notify
 from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.types import Context, Object, Unsubscribe
-from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from mcp_types import (
     ToolsCapability,
 )
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.sanitize import MAX_ERROR, MAX_INSTRUCTIONS, MAX_NAME, one_line
 from toolcrib.tracing import TRACING
 from toolcrib.types import Client, Context, Object, ServerInfo, SessionClient
@@ -49,8 +50,6 @@ from toolcrib.upstream.transports.base import (
     NO_MESSAGE,
     Channel,
     Exchange,
-    ExchangeError,
-    FailureKind,
     FastPathUnavailable,
     ReadRest,
     Streams,

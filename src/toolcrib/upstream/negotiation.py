@@ -36,8 +36,9 @@ from mcp_types.version import (
 )
 
 from toolcrib._version import VERSION
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.types import SHOW_ALL_META, Context, Object
-from toolcrib.upstream.transports.base import ExchangeError, FailureKind, embedded_failure
+from toolcrib.upstream.transports.base import embedded_failure
 
 _EMPTY: Final[Object] = {}
 SDK_CLOSED: Final = "Connection closed"

@@ -24,6 +24,7 @@ from toolcrib.errors import (
     ServerUnavailable,
     UpstreamError,
 )
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import (
     Client,
@@ -47,7 +48,6 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.remote_server import Listeners, Logins, RemoteServer
 from toolcrib.upstream.session_connections import SessionLease, SessionUnavailable
 from toolcrib.upstream.supervisor import Supervisor
-from toolcrib.upstream.transports.base import ExchangeError, FailureKind
 from toolcrib.wire import read_document, read_result
 
 logger = logging.getLogger(__name__)

@@ -15,13 +15,14 @@ import anyio
 import anyio.abc
 from pydantic_core import to_json
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind, is_login_needed
 from toolcrib.types import Caller, Client, Context, Object, SessionClient
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
 from toolcrib.upstream.negotiation import Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports.base import Channel, ExchangeError, FailureKind, flatten_errors, is_login_needed
+from toolcrib.upstream.transports.base import Channel, flatten_errors
 from toolcrib.wire import CLIENT_CAPABILITIES
 
 logger = logging.getLogger(__name__)

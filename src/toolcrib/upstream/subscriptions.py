@@ -13,9 +13,10 @@ from typing import Final
 import anyio
 from mcp.client.subscriptions import SubscriptionLost
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.types import Unsubscribe
 from toolcrib.upstream.connection import Connection
-from toolcrib.upstream.transports.base import AutoResetEvent, ExchangeError, FailureKind
+from toolcrib.upstream.transports.base import AutoResetEvent
 from toolcrib.wire import is_encodable
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import anyio
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind, is_login_needed
+from toolcrib.protocol.versions import is_modern
 from toolcrib.types import Caller, Context, Rejected, ServerState, ServerStatus, SessionClient, Tool
 from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog, ToolDefinitions
 from toolcrib.upstream.catalog.listing import DocumentLister, ToolList, ToolLister
@@ -25,15 +27,7 @@ from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.remote_server import Listeners, Logins
 from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
-from toolcrib.upstream.transports.base import (
-    AutoResetEvent,
-    Channel,
-    ExchangeError,
-    FailureKind,
-    flatten_errors,
-    is_login_needed,
-)
-from toolcrib.wire import is_modern
+from toolcrib.upstream.transports.base import AutoResetEvent, Channel, flatten_errors
 
 logger = logging.getLogger(__name__)
 

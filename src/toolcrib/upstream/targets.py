@@ -16,18 +16,11 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from toolcrib.errors import ToolcribError
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports import stdio
-from toolcrib.upstream.transports.base import (
-    AutoResetEvent,
-    Channel,
-    CloseEvent,
-    ExchangeError,
-    FailureKind,
-    Streams,
-    flatten_errors,
-)
+from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams, flatten_errors
 
 _SDK_SERVER_FIELDS: Final = ("_lowlevel_server", "_mcp_server")
 """Where MCPServer and FastMCP keep the SDK server they are built on; neither exposes it publicly."""

@@ -22,6 +22,8 @@ from pydantic_core import to_json
 
 from toolcrib.errors import InvalidName, ToolcribError
 from toolcrib.names import check_name
+from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.messages import NESTED_TOO_DEEP
 from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
 from toolcrib.sanitize import visible
@@ -31,8 +33,7 @@ from toolcrib.upstream.catalog.cache import ToolDefinitions
 from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.negotiation import TASKS_VERSION, HeaderMap
 from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
-from toolcrib.upstream.transports.base import ExchangeError, FailureKind
-from toolcrib.wire import NESTED_TOO_DEEP, is_encodable, is_loop, is_too_deep, mark_listed, read_tool
+from toolcrib.wire import is_encodable, is_loop, is_too_deep, mark_listed, read_tool
 
 logger = logging.getLogger(__name__)
 

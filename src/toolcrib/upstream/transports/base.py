@@ -8,17 +8,17 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
 from mcp.client import Transport as SdkTransport
 from mcp.client._transport import TransportStreams
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR
 from pydantic_core import to_json
 
 from toolcrib.errors import InvalidArguments
+from toolcrib.protocol.failures import ExchangeError, FailureKind, RpcError
+from toolcrib.protocol.messages import as_result
 
 Streams: TypeAlias = TransportStreams
 """Messages in, messages out."""
@@ -263,29 +263,12 @@ def encode_message(message: Mapping[str, Any]) -> bytes:
 def result_of(message: Any, problem: str = INVALID_RESPONSE) -> dict[str, Any]:
     """Return a response's result. Raises `MCPError` for its error, and `ExchangeError` if it has neither."""
     if isinstance(message, dict):
-        result, error = as_result(message), message.get("error")
-        if result is not None:
+        if (result := as_result(message)) is not None:
             return result
-        if isinstance(error, dict):
-            code, text = error.get("code"), error.get("message")
-            raise MCPError(
-                code if isinstance(code, int) else INTERNAL_ERROR, str(text or "no message"), error.get("data")
-            )
-        if isinstance(error, str) and error:
-            raise MCPError(INTERNAL_ERROR, error)
+        if message.get("error"):
+            error = RpcError.of(message["error"])
+            raise MCPError(error.code, error.message, error.data)
     raise ExchangeError(FailureKind.ANSWER, problem)
-
-
-def as_result(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the result in a response as the object that it should be; None if there is none.
-
-    A call whose result is a bare text or list has run all the same, so that its result must not be lost.
-    """
-    result = message.get("result")
-    if isinstance(result, dict):
-        return result
-    is_missing = "result" not in message or (result is None and message.get("error") is not None)
-    return None if is_missing else {"content": result}
 
 
 async def never_lost() -> bool:
@@ -316,43 +299,6 @@ class Channel:
         self.notifications.lists_changed.set()
 
 
-class FailureKind(Enum):
-    """What a failed exchange means for its request."""
-
-    UNSENT = auto()
-    """The server was never reached; nothing ran."""
-    LOGIN = auto()
-    """The server needs a login first; nothing ran."""
-    SESSION = auto()
-    """The server no longer knows the session; nothing ran."""
-    CLOSED = auto()
-    """The connection is closed. Whether the request ran is unknown."""
-    LOST = auto()
-    """This exchange broke off. Whether the request ran is unknown."""
-    STATUS = auto()
-    """An HTTP error status instead of a response."""
-    ANSWER = auto()
-    """A JSON-RPC error, or an invalid response."""
-
-
-class ExchangeError(Exception):
-    """A request that got no result, before it is mapped to an error that callers see.
-
-    `reason` is one line without secrets and without a full stop.
-    """
-
-    def __init__(
-        self, kind: FailureKind, reason: str, *, code: int | None = None, data: Any = None, retry_after_s: float = 0.0
-    ) -> None:
-        """`code` and `data` are those of the server's JSON-RPC error; `retry_after_s` is how long it asks to wait."""
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
-        self.kind = kind
-        self.reason = reason
-        self.code = code
-        self.data = data
-
-
 def flatten_errors(error: BaseException) -> Iterator[BaseException]:
     """Yield the error itself, or the members of its group."""
     if isinstance(error, BaseExceptionGroup):
@@ -360,11 +306,6 @@ def flatten_errors(error: BaseException) -> Iterator[BaseException]:
             yield from flatten_errors(inner)
     else:
         yield error
-
-
-def is_login_needed(error: BaseException) -> bool:
-    """Whether the error says that a person must log in first."""
-    return isinstance(error, ExchangeError) and error.kind is FailureKind.LOGIN
 
 
 def embedded_failure(error: MCPError) -> ExchangeError | None:

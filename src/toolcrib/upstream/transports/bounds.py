@@ -15,8 +15,9 @@ from typing import Any, Final, TypeVar
 
 import anyio.lowlevel
 
+from toolcrib.protocol.messages import TooDeepError
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.wire import NESTED_TOO_DEEP, without_depth
+from toolcrib.wire import without_depth
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
@@ -113,7 +114,7 @@ class Meter:
 def parse_list(text: bytes, parse: Callable[[bytes], Any]) -> Steps[Any]:
     """Parse a response with a list, entry by entry; `parse` parses the parts. Raises `ValueError`.
 
-    >>> from toolcrib.upstream.transports.framing import parse_json
+    >>> from toolcrib.protocol.messages import parse_json
     >>> run_at_once(parse_list(b'{"id": 1, "result": {"tools": [{"name": "a"}, {}], "ttlMs": 0}}', parse_json))
     {'id': 1, 'result': {'tools': [{'name': 'a'}, {}], 'ttlMs': 0}}
     """
@@ -194,13 +195,6 @@ class _Turns:
         if left < _SHARE_BYTES:
             self._begin()
             self._left = left
-
-
-class TooDeepError(ValueError):
-    """A message is nested more deeply than can be read."""
-
-    def __init__(self) -> None:
-        super().__init__(f"it {NESTED_TOO_DEEP}")
 
 
 class _ListParser:

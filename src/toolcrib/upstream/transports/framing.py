@@ -5,14 +5,11 @@ becomes an error response to that request, so that its caller does not wait for 
 """
 
 import codecs
-import gc
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mcp_types import (
-    INTERNAL_ERROR,
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
@@ -21,51 +18,41 @@ from mcp_types import (
     JSONRPCRequest,
     JSONRPCResponse,
 )
-from pydantic_core import from_json
 
+from toolcrib.protocol.failures import FailureKind
+from toolcrib.protocol.messages import (
+    KEPT_BYTES,
+    NESTED_TOO_DEEP,
+    ErrorResponse,
+    Message,
+    Notification,
+    Request,
+    Response,
+    TooDeepError,
+    encode,
+    is_outcome,
+    parse_json,
+    read_all_lenient,
+    read_lenient,
+    response_id_in,
+    response_in,
+)
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.transports.base import FAILURE_MARK, FailureKind, as_result
+from toolcrib.upstream.transports.base import FAILURE_MARK
 from toolcrib.upstream.transports.bounds import (
     LIST_METHODS,
     Bounds,
     Meter,
     Steps,
-    TooDeepError,
     list_bounds,
     parse_list,
     result_bounds,
 )
-from toolcrib.wire import NESTED_TOO_DEEP
 
-_KEPT_BYTES: Final = 512
-"""How much of each end of an oversized line is kept; enough to see its id."""
-_ID: Final = rb'"id"\s*:\s*(?:(?P<number>-?\d{1,18})|"(?P<text>[^"\\]{1,64})")'
-_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
-_OUTCOME: Final = rb'"(?:result|error)"'
-# Matches only where the id is certainly a response's: right before its outcome, or at the end after it.
-_ID_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*" + _OUTCOME)
-_OUTCOME_FIRST: Final = re.compile(rb"\s*\{\s*" + _OUTCOME)
-_ID_LAST: Final = re.compile(_VERSION + rb"\s*,\s*" + _ID + rb"\s*\}\s*\Z")
-_METHOD: Final = rb'"method"\s*:\s*"[^"\\]{1,200}"'
-# The same for a request: an id before anything nested, next to a key that only requests have.
-_BEFORE: Final = rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?"
-_REQUEST_ID_FIRST: Final = re.compile(_BEFORE + _ID + rb"\s*,\s*(?:" + _VERSION + rb'\s*,\s*)?"(?:method|params)"')
-_REQUEST_ID_SECOND: Final = re.compile(
-    _BEFORE + _METHOD + rb"\s*,\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*[,}]"
-)
-_REQUEST_FIRST: Final = re.compile(_BEFORE + rb'"(?:method|params)"')
 _BEGINNING: Final = b'{"jsonrpc"'
-# Matches each escape in turn, so that the end of an escaped backslash never starts another escape.
-_HIGH: Final = rb"u[dD][89abAB][0-9a-fA-F]{2}"
-_LOW: Final = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
-_ESCAPE: Final = re.compile(
-    rb"\\(?:" + _HIGH + rb"\\" + _LOW + rb"|(?P<half>" + _HIGH + rb"|" + _LOW + rb")|.)", re.DOTALL
-)
 _MAX_LISTS: Final = 64
 """Unanswered requests for lists that are remembered."""
 _WHOLE_BYTES: Final = 256 * 1024
-_RECURSION: Final = "recursion limit"
-"""In the parser's error for a text that is nested more than 200 levels deep."""
 """Shorter texts are parsed at once."""
 _LIST_CHANGED: Final = b"/list_changed"
 _NOTICE_BYTES: Final = 300
@@ -75,8 +62,6 @@ FLOOD_PAUSE_S: Final = 0.005
 _FLOOD_MESSAGES: Final = 50
 _FLOOD_MESSAGE_S: Final = 0.0001
 """About what one message costs."""
-_NO_GC_BYTES: Final = 256 * 1024
-"""Larger texts are parsed without the garbage collector, which would scan everything created so far again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +109,12 @@ class LineSplitter:
 
     def _keep(self, part: bytes) -> None:
         if self._lost is not None:
-            head = (self._lost.head + part[:_KEPT_BYTES])[:_KEPT_BYTES]
-            self._lost = OversizedLine(head, (self._lost.tail + part)[-_KEPT_BYTES:], self._lost.problem)
+            head = (self._lost.head + part[:KEPT_BYTES])[:KEPT_BYTES]
+            self._lost = OversizedLine(head, (self._lost.tail + part)[-KEPT_BYTES:], self._lost.problem)
         elif part:
             self._parts.append(part)
             self._meter.add(part)
-            self._lose(self._bounds(self._parts[0][:_KEPT_BYTES], None))
+            self._lose(self._bounds(self._parts[0][:KEPT_BYTES], None))
 
     def _lose(self, bounds: Bounds) -> None:
         """Keep only the ends of the line if it breaks the bounds."""
@@ -140,13 +125,13 @@ class LineSplitter:
 
     def _finish(self, part: bytes) -> bytes | OversizedLine:
         if not self._parts and self._lost is None:
-            bounds = self._bounds(part[:_KEPT_BYTES], part[-_KEPT_BYTES:])
+            bounds = self._bounds(part[:KEPT_BYTES], part[-KEPT_BYTES:])
             if len(part) <= min(bounds.bytes, bounds.nodes):
                 return part  # it cannot hold too many values
         self._keep(part)
         line = self._lost or b"".join(self._parts)
         if isinstance(line, bytes):
-            self._lose(self._bounds(line[:_KEPT_BYTES], line[-_KEPT_BYTES:]))
+            self._lose(self._bounds(line[:KEPT_BYTES], line[-KEPT_BYTES:]))
             line = self._lost or line
         self._parts, self._meter, self._lost = [], Meter(), None
         return line
@@ -170,13 +155,13 @@ class ExpectedResponses:
         """A `BoundsOfLine`."""
         if not self._lists:
             return self._result
-        found = _response_id(head, tail or b"")
+        found = response_id_in(head, tail or b"")
         is_list = found in self._lists if found is not None else tail is None
         return self._list if is_list else self._result
 
     def parse(self, line: bytes | OversizedLine) -> Steps[list[JSONRPCMessage]]:
         """Return the messages in a line."""
-        ends = (line[:_KEPT_BYTES], line[-_KEPT_BYTES:]) if isinstance(line, bytes) else (line.head, line.tail)
+        ends = (line[:KEPT_BYTES], line[-KEPT_BYTES:]) if isinstance(line, bytes) else (line.head, line.tail)
         messages = yield from parse_line(line, is_list=self.bounds(*ends).in_steps)
         for message in messages:
             if isinstance(message, (JSONRPCResponse, JSONRPCError)) and message.id is not None:
@@ -226,8 +211,8 @@ def _first_bytes(parts: list[bytes]) -> bytes:
     """The beginning of a line, without joining its parts, which may take longer than reading them."""
     found = b""
     for part in parts:
-        found += part[: _KEPT_BYTES - len(found)]
-        if len(found) == _KEPT_BYTES:
+        found += part[: KEPT_BYTES - len(found)]
+        if len(found) == KEPT_BYTES:
             break
     return found
 
@@ -235,10 +220,10 @@ def _first_bytes(parts: list[bytes]) -> bytes:
 def _last_bytes(parts: list[bytes]) -> bytes:
     found = b""
     for part in reversed(parts):
-        found = part[-_KEPT_BYTES:] + found
-        if len(found) >= _KEPT_BYTES:
+        found = part[-KEPT_BYTES:] + found
+        if len(found) >= KEPT_BYTES:
             break
-    return found[-_KEPT_BYTES:]
+    return found[-KEPT_BYTES:]
 
 
 def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[list[JSONRPCMessage]]:
@@ -253,7 +238,7 @@ def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[l
         value = yield from parse_in_steps(line, is_list=is_list)
     except ValueError as error:
         problem = NESTED_TOO_DEEP if isinstance(error, TooDeepError) else "is not valid JSON"
-        return _error_response(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], f"its response {problem}")
+        return _error_response(line[:KEPT_BYTES], line[-KEPT_BYTES:], f"its response {problem}")
     return list(_messages(value))
 
 
@@ -276,26 +261,6 @@ def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
     return value
 
 
-def parse_json(text: bytes) -> Any:
-    """Parse a JSON text. Unpaired surrogates, which would make it invalid, become replacement characters.
-
-    Raises `ValueError`, which is a `TooDeepError` for one that is nested too deep.
-
-    >>> parse_json(rb'["\\ud83d", "\\ud83e\\udd80", "\\\\ud83d"]') == ["\\ufffd", "\\U0001f980", "\\\\ud83d"]
-    True
-    """
-    try:
-        return _load_json(text)
-    except ValueError as error:
-        if _RECURSION in str(error):
-            raise TooDeepError from error
-        if text.startswith(codecs.BOM_UTF8):
-            return parse_json(text[len(codecs.BOM_UTF8) :])
-        if not _may_hold_surrogates(text):
-            raise
-    return _load_json(_replace_surrogates(text))
-
-
 def message_for_session(text: bytes, *, answers: bool, request_id: int | str | None = None) -> bytes | None:
     r"""Return the message in a JSON text as the SDK's session reads it; None if there is none.
 
@@ -311,118 +276,42 @@ def message_for_session(text: bytes, *, answers: bool, request_id: int | str | N
     item = response_in(value)
     if not isinstance(item, dict):
         return None
-    if answers and is_outcome(item) and (request_id is not None or _request_id(item.get("id")) is None):
+    if answers and is_outcome(item) and (request_id is not None or read_lenient(item) is None):
         item["id"] = 0 if request_id is None else request_id
-    message = _message(item)
-    return None if message is None else message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-
-
-def response_in(value: Any) -> Any:
-    """Return the response in a batch of messages; anything else as it is."""
-    if not isinstance(value, list):
-        return value
-    return next((item for item in value if isinstance(item, dict) and is_outcome(item)), None)
-
-
-def is_outcome(message: Mapping[str, Any]) -> bool:
-    """Whether a message is the response to a request."""
-    return "method" not in message and ("result" in message or "error" in message)
-
-
-def _may_hold_surrogates(text: bytes) -> bool:
-    return b"\\ud" in text or b"\\uD" in text
-
-
-def _replace_surrogates(text: bytes) -> bytes:
-    return _ESCAPE.sub(lambda found: found[0] if found["half"] is None else rb"\ufffd", text)
-
-
-def _load_json(text: bytes) -> Any:
-    # Values rarely repeat; in the parser's cache of strings, they would only take up memory.
-    if len(text) < _NO_GC_BYTES or not gc.isenabled():
-        return from_json(text, cache_strings="keys")
-    gc.disable()
-    try:
-        return from_json(text, cache_strings="keys")
-    finally:
-        gc.enable()
-
-
-def request_id_in(line: bytes | OversizedLine) -> int | str | None:
-    """Return the id of the request that the broken line was meant to be; None if that is not certain.
-
-    >>> request_id_in(b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {broken')
-    7
-    """
-    head, tail = (
-        (line.head, line.tail) if isinstance(line, OversizedLine) else (line[:_KEPT_BYTES], line[-_KEPT_BYTES:])
-    )
-    found = _REQUEST_ID_FIRST.match(head) or _REQUEST_ID_SECOND.match(head)
-    found = found or (_REQUEST_FIRST.match(head) and _ID_LAST.search(tail))
-    return _id_of(found) if found else None
+    message = read_lenient(item)
+    return None if message is None else encode(message)
 
 
 def _messages(value: Any) -> Iterator[JSONRPCMessage]:
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, dict) and (message := _message(item)) is not None:
-            yield message
+    return map(_as_sdk, read_all_lenient(value))
 
 
-def _message(item: dict[str, Any]) -> JSONRPCMessage | None:
-    """Return the message, or None. More lenient than the schema where the meaning is clear."""
-    request_id = _request_id(item.get("id"))
-    method, params = item.get("method"), item.get("params")
-    if isinstance(method, str):
-        given = {"params": params} if isinstance(params, dict) else {}
-        if request_id is None:
-            return JSONRPCNotification(jsonrpc="2.0", method=method, **given)
-        return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, **given)
-    if request_id is None:
-        return None
-    if (result := as_result(item)) is not None:
-        # Without validation, which would copy the result.
-        return JSONRPCResponse.model_construct(jsonrpc="2.0", id=request_id, result=result)
-    return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(item.get("error")))
+def _as_sdk(message: Message) -> JSONRPCMessage:
+    match message:
+        case Notification(method, params):
+            return JSONRPCNotification(jsonrpc="2.0", method=method, **_given(params))
+        case Request(request_id, method, params):
+            return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, **_given(params))
+        case Response(request_id, result):
+            # Without validation, which would copy the result.
+            return JSONRPCResponse.model_construct(jsonrpc="2.0", id=request_id, result=result)
+        case ErrorResponse(error_id, error):
+            data = ErrorData(code=error.code, message=error.message, data=error.data)
+            return JSONRPCError(jsonrpc="2.0", id=error_id, error=data)
 
 
-def _request_id(value: Any) -> int | str | None:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
-
-
-def _error(raw: Any) -> ErrorData:
-    if isinstance(raw, str) and raw:
-        return ErrorData(code=INTERNAL_ERROR, message=raw)
-    if not isinstance(raw, dict):
-        return ErrorData(code=INTERNAL_ERROR, message="The response has neither a result nor an error.")
-    code, message = raw.get("code"), raw.get("message")
-    return ErrorData(
-        code=code if isinstance(code, int) else INTERNAL_ERROR,
-        message=message if isinstance(message, str) else "The error has no message.",
-        data=raw.get("data"),
-    )
+def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if params is None else {"params": params}
 
 
 def _error_response(head: bytes, tail: bytes, reason: str) -> list[JSONRPCMessage]:
     """Return an error response to the request that a broken line answered; nothing if that is not certain."""
-    found = _response_id(head, tail)
+    found = response_id_in(head, tail)
     if found is None:
         return []
     mark = {"mark": FAILURE_MARK, "kind": FailureKind.ANSWER.name}
     error = ErrorData(code=PARSE_ERROR, message=reason, data=mark)
     return [JSONRPCError(jsonrpc="2.0", id=found, error=error)]
-
-
-def _response_id(head: bytes, tail: bytes) -> int | str | None:
-    """Return the id of the request that a line answers, from its two ends; None if it is not certain."""
-    found = _ID_FIRST.match(head) or (_OUTCOME_FIRST.match(head) and _ID_LAST.search(tail))
-    return _id_of(found) if found else None
-
-
-def _id_of(found: re.Match[bytes]) -> int | str:
-    number, text = found["number"], found["text"]
-    return int(number) if number is not None else str(text, errors="replace")
 
 
 _MAX_RETRY_DIGITS: Final = 9

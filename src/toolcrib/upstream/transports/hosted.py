@@ -10,9 +10,10 @@ import anyio.abc
 from mcp.shared.message import SessionMessage
 
 from toolcrib.errors import StateUnavailable
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
+from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.transports.bounds import run_in_steps, take_turn
 from toolcrib.upstream.transports.framing import ExpectedResponses, LineSplitter, OversizedLine
 from toolcrib.upstream.transports.program_host import write_spec

@@ -22,6 +22,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 from pydantic_core import to_json
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.messages import NESTED_TOO_DEEP, TooDeepError, is_outcome, parse_json, response_in
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.upstream.transports.base import (
@@ -33,8 +35,6 @@ from toolcrib.upstream.transports.base import (
     Channel,
     CloseEvent,
     Exchange,
-    ExchangeError,
-    FailureKind,
     FastPathUnavailable,
     ReadRest,
     ServerNotifications,
@@ -45,24 +45,16 @@ from toolcrib.upstream.transports.base import (
 from toolcrib.upstream.transports.bounds import (
     LIST_METHODS,
     Bounds,
-    TooDeepError,
     list_bounds,
     result_bounds,
     run_in_steps,
     take_turn,
 )
-from toolcrib.upstream.transports.framing import (
-    EventParser,
-    ServerEvent,
-    is_outcome,
-    parse_in_steps,
-    parse_json,
-    response_in,
-)
+from toolcrib.upstream.transports.framing import EventParser, ServerEvent, parse_in_steps
 from toolcrib.upstream.transports.http_bodies import EVENT_STREAM, JSON, byte_chunks
 from toolcrib.upstream.transports.http_pool import AiohttpTransport, http_client
 from toolcrib.upstream.transports.http_transport import AuthTransport
-from toolcrib.wire import CLIENT_CAPABILITIES, NESTED_TOO_DEEP
+from toolcrib.wire import CLIENT_CAPABILITIES
 
 _MAX_CALL_HEADERS: Final = 256
 _IO_TIMEOUT_S: Final = 30.0

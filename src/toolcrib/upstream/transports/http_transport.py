@@ -15,11 +15,13 @@ import anyio.lowlevel
 import httpx2
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.messages import parse_json
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
-from toolcrib.upstream.transports.base import FAILURE_MARK, AutoResetEvent, CloseEvent, ExchangeError, FailureKind
+from toolcrib.upstream.transports.base import FAILURE_MARK, AutoResetEvent, CloseEvent
 from toolcrib.upstream.transports.bounds import Bounds, result_bounds
-from toolcrib.upstream.transports.framing import message_for_session, parse_json
+from toolcrib.upstream.transports.framing import message_for_session
 from toolcrib.upstream.transports.http_bodies import (
     EVENT_STREAM,
     JSON,

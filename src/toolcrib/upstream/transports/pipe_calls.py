@@ -13,15 +13,10 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
-from toolcrib.upstream.transports.base import (
-    CallProtocol,
-    ExchangeError,
-    FailureKind,
-    FastPathUnavailable,
-    encode_message,
-    result_of,
-)
-from toolcrib.upstream.transports.framing import OversizedLine, parse_json
+from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.messages import parse_json
+from toolcrib.upstream.transports.base import CallProtocol, FastPathUnavailable, encode_message, result_of
+from toolcrib.upstream.transports.framing import OversizedLine
 
 _FIRST_ID: Final = 1 << 40
 """Of these requests; the session counts from 1."""

@@ -35,11 +35,12 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
+from toolcrib.protocol.failures import ExchangeError
 from toolcrib.upstream.forwarding import LogForwarder, refuse
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports import stdio
-from toolcrib.upstream.transports.base import Channel, ExchangeError, flatten_errors
+from toolcrib.upstream.transports.base import Channel, flatten_errors
 from toolcrib.upstream.transports.bounds import run_in_steps
 from toolcrib.upstream.transports.framing import ExpectedResponses, LineSplitter
 

@@ -17,9 +17,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCRequest
 from pydantic import ValidationError
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
-from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
+from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.transports.bounds import Bounds, list_bounds, run_in_steps, take_turn
 from toolcrib.upstream.transports.framing import ExpectedResponses, LineEnds, LineSplitter, OversizedLine
 from toolcrib.upstream.transports.http import WithTokens, auth_transport, session_client

@@ -22,10 +22,11 @@ import anyio.to_thread
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.sanitize import NO_VALUES, SecretValues, paragraphs
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
+from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.transports.bounds import run_in_steps, take_turn
 from toolcrib.upstream.transports.framing import (
     FLOOD_PAUSE_S,
