@@ -1,0 +1,177 @@
+"""One request of a client, whichever way it came: what handlers read of it, and how they reach its client meanwhile.
+
+A transport makes an `Exchange` of each message, and `Engine` answers it. What a transport knows beyond the message,
+such as the caller and the headers, is in the fields; how it reaches the client before the response is its `Channel`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from starlette.types import Scope
+
+from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
+from toolcrib.protocol.messages import RequestId
+from toolcrib.protocol.serving import ServerSession
+from toolcrib.providers.request_scope import (
+    SHOW_ALL_HEADER,
+    SHOW_ALL_PARAMETER,
+    RequestScope,
+    current_scope,
+    show_all_from_request,
+)
+from toolcrib.server.auth.authentication import CALLER_KEY, OWN_CREDENTIAL_KEY, STEP_UP_KEY, StepUp, sdk_caller
+from toolcrib.types import LOCAL, Caller, Object, ToolProvider
+
+PROVIDERS_KEY: Final = "toolcrib.providers"
+"""ASGI scope key: a tuple of providers that come with this request."""
+OVERRIDING_KEY: Final = "toolcrib.overriding"
+"""ASGI scope key: the same for providers that take precedence over shared ones."""
+SHOW_ALL_KEY: Final = "toolcrib.show_all"
+"""ASGI scope key: whether to list every tool by name, whatever the client asks for."""
+REQUEST_SCOPE_KEY: Final = "toolcrib.request_scope"
+"""ASGI scope key: the request-scoped providers and settings of the task that received the request."""
+REPLICA_KEY: Final = "toolcrib.replica"
+"""ASGI scope key: the id of this process among those that serve the address together; missing if it is alone."""
+SESSION_HEADER: Final = "mcp-session-id"
+
+
+class Channel(Protocol):
+    """How a server reaches the client of a request besides the response.
+
+    That of a request is valid until the response; that of a notification, as long as its session.
+    """
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether the client can be sent a request now, as before version 2026-07-28."""
+
+    async def ask(self, method: str, params: Object, timeout_s: float) -> Object:
+        """Send a request, and return its result. Raises `RpcError` for an error, or without a way to the client."""
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification; drops it without a way to the client."""
+
+
+class ResponseOnly:
+    """The channel of a client that gets nothing but the response."""
+
+    can_ask = False
+
+    async def ask(self, method: str, params: Object, timeout_s: float) -> Object:  # noqa: ARG002 - of the protocol
+        """Raise `RpcError`."""
+        raise RpcError(INVALID_REQUEST, f"The client cannot be sent {method} now: only a response reaches it.")
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Drop the notification."""
+
+
+RESPONSE_ONLY: Final[Channel] = ResponseOnly()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpHead:
+    """What the head of an HTTP request says, and what middleware has added to it. Safe to share between requests."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By lower-case name."""
+    show_all: bool | None = None
+    """Whether to list every tool by name; None leaves it to the message."""
+    token: str = ""
+    """The caller's bearer token, for servers that take it; empty for a credential that only this server knows."""
+    providers: tuple[ToolProvider, ...] = ()
+    """Providers of this request only."""
+    overriding: tuple[ToolProvider, ...] = ()
+    """The same, whose tools take precedence over shared ones."""
+    around: RequestScope | None = None
+    """Context variables of the task that received the request; None for those of the current task."""
+    replica: str = ""
+    """The id of this process, if others may serve the same address."""
+    step_up: StepUp | None = None
+    """Takes the scopes that the request lacks, if its client can get them."""
+
+
+NO_HEAD: Final = HttpHead()
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One request, or one notification, of a client."""
+
+    method: str
+    params: Mapping[str, Any]
+    """As they came; empty if the message has none."""
+    id: RequestId | None = None
+    """None for a notification."""
+    version: str
+    """The protocol version of the request or, before 2026-07-28, of its session."""
+    caller: Caller = LOCAL
+    session_id: str | None = None
+    """The name of the client's session or connection; None for a request that belongs to none."""
+    session: ServerSession | None = None
+    """What is known of the session; None for a request of 2026-07-28 or later."""
+    capabilities: Object = field(default_factory=dict)
+    """What the client declared."""
+    http: HttpHead | None = None
+    """None for a message that did not come over HTTP."""
+    channel: Channel = RESPONSE_ONLY
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The message's `_meta`; empty without one."""
+        meta = self.params.get("_meta")
+        return meta if isinstance(meta, Mapping) else {}
+
+    @property
+    def head(self) -> HttpHead:
+        """The head of the HTTP request; an empty one without."""
+        return self.http or NO_HEAD
+
+    def ask_for_scopes(self, scopes: frozenset[str]) -> None:
+        """Have the request answered with the scopes that it lacks, if its client can get them."""
+        if self.head.step_up is not None:
+            self.head.step_up.ask(scopes)
+
+
+def http_head(scope: Scope) -> HttpHead:
+    """What the scope of an ASGI request says."""
+    # Of a header that comes twice, the first one counts.
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+    return HttpHead(
+        headers=headers,
+        show_all=scope.get(SHOW_ALL_KEY, _asked_to_show_all(scope, headers)),
+        token="" if scope.get(OWN_CREDENTIAL_KEY) else _bearer_token(headers),
+        providers=tuple(scope.get(PROVIDERS_KEY, ())),
+        overriding=tuple(scope.get(OVERRIDING_KEY, ())),
+        around=scope.get(REQUEST_SCOPE_KEY),
+        replica=scope.get(REPLICA_KEY, ""),
+        step_up=scope.get(STEP_UP_KEY),
+    )
+
+
+def _asked_to_show_all(scope: Scope, headers: Mapping[str, str]) -> bool | None:
+    """Whether header or query ask to list every tool; None if they say nothing about it."""
+    says = SHOW_ALL_HEADER in headers or SHOW_ALL_PARAMETER.encode() in scope.get("query_string", b"")
+    return show_all_from_request(scope) if says else None
+
+
+def _bearer_token(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def request_caller(scope: Scope | None) -> Caller:
+    """The caller that toolcrib's authentication found, else the surrounding server's; `LOCAL` without either.
+
+    Without a scope, the surrounding server's is that of the current task.
+    """
+    caller: Caller | None = scope.get(CALLER_KEY) if scope is not None else None
+    return caller or sdk_caller(scope) or LOCAL
+
+
+def capture_request_scope(scope: Scope) -> Scope:
+    """The scope of an HTTP request, with the request-scoped providers and settings of the current task.
+
+    Call this in the request's own task: sessions are served in other tasks, which do not see its context variables.
+    """
+    return {**scope, REQUEST_SCOPE_KEY: current_scope()}
