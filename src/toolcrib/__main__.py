@@ -1,18 +1,17 @@
 """`python -m toolcrib`: the command line."""
 
 import sys
-from importlib import import_module
 
 
 def main() -> None:
     """Run the command line, or name the extra that it needs."""
     try:
-        cli = import_module("toolcrib.cli.main")
+        from toolcrib.cli.main import main as run_cli  # noqa: PLC0415 - it may lack its libraries
     except ModuleNotFoundError as error:
         sys.exit(
             f"toolcrib: the command line needs the library {error.name!r}. Run: pip install 'toolcrib-slim[server]'"
         )
-    cli.main()
+    run_cli()
 
 
 if __name__ == "__main__":

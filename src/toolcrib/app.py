@@ -41,8 +41,8 @@ from toolcrib.settings.reload import SettingsChange, compare, with_reloaded
 from toolcrib.state.base import RemoteStore, StateStore, state_problem
 from toolcrib.state.coordination import Peers
 from toolcrib.state.memory import MemoryStore
-from toolcrib.state.options import make_store
 from toolcrib.state.saved_index import SavedIndex
+from toolcrib.state.stores import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import ended_by_collision, watch_always_visible
 from toolcrib.telemetry import Telemetry
@@ -156,12 +156,14 @@ class App(ToolDecorator, ServableApp):
         """Which of several processes at one address this one is; None if it is alone, or another program runs them."""
         self.peers = Peers(self._state, "" if worker is None else worker.name)
         """The processes that share the state with this one."""
+        self._recorder, self._desk = self._console_hooks()
         self.telemetry = Telemetry(
             self.settings,
             self._state,
             self._catalog,
             folder=None if worker is None else worker.folder / "metrics",
             listener=None if worker is None else worker.sockets.get("metrics"),
+            recorder=self._recorder,
         )
         """What the settings count and measure of this app."""
         self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
@@ -180,7 +182,7 @@ class App(ToolDecorator, ServableApp):
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
             state=self._state,
-            desk=self.telemetry.desk,
+            desk=self._desk,
             saved_index=SavedIndex.of(self.settings.state.path, self.settings.origin, cache=cache),
             refused=self.telemetry.refused,
         )
@@ -208,14 +210,24 @@ class App(ToolDecorator, ServableApp):
         self.console = self._make_console()
         """The pages for the people who run the gateway, if the settings say where they are served; an ASGI app."""
 
+    def _console_hooks(self) -> tuple[Any, Any]:
+        """An observer of calls and a desk at which they wait for a person, if there are pages that show them."""
+        if not self.settings.console.address:
+            return None, None
+        from toolcrib.console.app import make_hooks
+
+        return make_hooks(self.settings, self._state)
+
     def _make_console(self) -> Any:
-        if self.telemetry.recorder is None:
+        if self._recorder is None:
             return None
-        return import_module("toolcrib.console.app").make_console(
+        from toolcrib.console.app import make_console
+
+        return make_console(
             gateway=self.gateway,
             facade=self.facade,
-            recorder=self.telemetry.recorder,
-            desk=self.telemetry.desk,
+            recorder=self._recorder,
+            desk=self._desk,
             usage=self.telemetry.usage,
             zero_hits=self.telemetry.zero_hits,
             statuses=self.statuses,

@@ -248,8 +248,9 @@ class Telemetry:
         *,
         folder: Path | None = None,
         listener: socket.socket | None = None,
+        recorder: GatewayObserver | None = None,
     ) -> None:
-        """`catalog` returns the tools that all callers share.
+        """`catalog` returns the tools that all callers share; `recorder` keeps the last calls, for a console.
 
         A worker has a `folder` for the metrics of all workers, and the socket at which all of them serve them.
         """
@@ -263,17 +264,12 @@ class Telemetry:
         self.zero_hits = ZeroHitRecorder(state) if options.zero_hits else None
         """Searches that found nothing."""
         self.metrics = GatewayMetrics(folder) if options.metrics else None
-        self.recorder: Any = None
-        """The last calls, for the console."""
-        self.desk: Any = None
-        """Where calls wait for the people at the console."""
-        if settings.console.address:
-            self.recorder, self.desk = import_module("toolcrib.console.app").make_hooks(settings, state)
+        self._recorder = recorder
 
     @property
     def observer(self) -> GatewayObserver | None:
         """All of them as one; None if there are none."""
-        return Observers.of(self.metrics, self.usage, self.zero_hits, self.recorder)
+        return Observers.of(self.metrics, self.usage, self.zero_hits, self._recorder)
 
     @property
     def refused(self) -> CountRefusal | None:

@@ -25,8 +25,9 @@ from toolcrib.middleware.options import BreakerOptions, RateOptions
 from toolcrib.server.auth.api_keys import ApiKeyTable
 from toolcrib.state.base import StateCodec
 from toolcrib.state.coordination import Counters, Leases, Log
-from toolcrib.state.options import StateOptions, make_store
+from toolcrib.state.options import StateOptions
 from toolcrib.state.redis import RedisStore
+from toolcrib.state.stores import make_store
 from toolcrib.types import LOCAL, Call, Caller, Context, Tool, ToolResult
 
 pytestmark = [pytest.mark.anyio, NEEDS_REDIS, pytest.mark.slow]

@@ -19,7 +19,7 @@ from tests.redis_server import NEEDS_REDIS, running_redis
 from tests.upstream.support import serving
 from tests.upstream.test_logins import browse
 
-from toolcrib.state.options import make_store
+from toolcrib.state.stores import make_store
 from toolcrib.upstream.logins.oauth import StoredLogin
 from toolcrib.upstream.logins.service import LoginService
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions

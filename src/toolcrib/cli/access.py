@@ -18,7 +18,7 @@ from toolcrib.server.auth.api_keys import PREFIX, ApiKey, ApiKeyTable
 from toolcrib.server.options import caller_problem
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
-from toolcrib.state.options import has_store, make_store
+from toolcrib.state.stores import has_store, make_store
 from toolcrib.types import LOCAL, Action, Caller, Decision, Tool
 
 _T = TypeVar("_T")
@@ -162,7 +162,7 @@ async def _answers(settings: Settings, name: str, tool_id: str, claims: Mapping[
 
 async def _tool(settings: Settings, tool_id: str) -> tuple[Tool, bool]:
     """The tool as its server listed it last; else one that has this id and no tags."""
-    from toolcrib.cli.cached import read_tools  # noqa: PLC0415 - loads the search
+    from toolcrib.cli.cached import read_tools
 
     found = next((tool for tool in await read_tools(settings) or () if tool.id == tool_id), None)
     namespace, _, name = tool_id.rpartition(":")
@@ -279,12 +279,12 @@ def check_policy(config: Path | None, caller: str | None, claims: Mapping[str, A
 
 def _all_tools(settings: Settings) -> Sequence[Tool]:
     """The tools that the servers listed last, of all callers; if they are not known, the servers are asked."""
-    from toolcrib.cli.cached import read_tools  # noqa: PLC0415 - loads the search
+    from toolcrib.cli.cached import read_tools
 
     found = anyio.run(read_tools, settings)
     if found is not None:
         return found
-    from toolcrib.cli.session import inspect  # noqa: PLC0415 - loads the gateway
+    from toolcrib.cli.session import inspect
 
     return inspect(settings, lambda app: app.gateway.tools(app.local_context()))
 

@@ -9,17 +9,15 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import anyio
 
 from toolcrib.catalog import Catalog
-from toolcrib.cli.arguments import options_of
+from toolcrib.cli.arguments import CallArguments, options_of
 from toolcrib.cli.output import first_line
-from toolcrib.cli.render import print_description, print_servers
+from toolcrib.cli.tool_view import SearchFindings, ToolView
 from toolcrib.errors import AmbiguousName, InvalidTool, ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.keywords import add_keywords, read_descriptions
@@ -28,18 +26,21 @@ from toolcrib.providers.accounts import AccountGroup, account_tool, without_grou
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import example, parameters
 from toolcrib.schema.invisible import is_plain, with_visible_texts
+from toolcrib.search.options import Scorer
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
-from toolcrib.state.options import has_store, make_store
+from toolcrib.state.stores import has_store, make_store
 from toolcrib.types import (
     LOCAL,
     BackendKind,
     Context,
     Object,
+    SearchRequest,
     ServerState,
     ServerStatus,
     Tool,
+    ToolResult,
 )
 from toolcrib.upstream.catalog.cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
@@ -77,16 +78,18 @@ class CachedServers:
         """Every tool that a local caller sees, by id."""
         if self._shows_everything:
             return self._catalog.tools
-        found: Sequence[Tool] = _search().view_of(self).tools()
-        return found
+        from toolcrib.cli.cached_search import view_of
+
+        return view_of(self.settings, self.offers).tools()
 
     def find(self, name: str) -> Tool:
         """The tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`."""
         if self._shows_everything:
             catalog = self._catalog
             return catalog.tools[catalog.find(name)]
-        found: Tool = _search().view_of(self).find(name).tool
-        return found
+        from toolcrib.cli.cached_search import view_of
+
+        return view_of(self.settings, self.offers).find(name).tool
 
     @property
     def _catalog(self) -> Catalog:
@@ -98,50 +101,62 @@ class CachedServers:
         return self.settings.policy is None and not any(server.group for server in self.settings.servers)
 
 
-def list_servers(settings: Settings, *, as_json: bool) -> None:
-    """Print the state of each server."""
-    cached = read_cached(settings)
-    if cached is None:
-        _session().list_servers(settings, as_json=as_json)
-        return
-    print_servers(cached.statuses, as_json=as_json)
+class CachedView:
+    """The tools that the servers listed last; what the state file does not say is asked from them (a `ToolView`)."""
 
+    def __init__(self, settings: Settings) -> None:
+        """The settings name the servers and the state file."""
+        self._settings = settings
 
-def list_tools(settings: Settings, *arguments: object, **options: object) -> None:
-    """Print every tool, or those of one namespace."""
-    _search().list_tools(settings, *arguments, **options)
+    def servers(self, show: Callable[[Sequence[ServerStatus]], None]) -> None:
+        """Find the state of each server."""
+        cached = read_cached(self._settings)
+        if cached is None:
+            self._start().servers(show)
+        else:
+            show(cached.statuses)
 
+    def tools(self, namespace: str | None, show: Callable[[Sequence[Tool], Sequence[ServerStatus]], None]) -> None:
+        """Find every tool, or those of one namespace."""
+        from toolcrib.cli.cached_search import find_tools
 
-def search(settings: Settings, *arguments: object, **options: object) -> None:
-    """Search, and print the hits. Raises `BackendNotFound` for a namespace that no server has."""
-    _search().search(settings, *arguments, **options)
+        cached = read_cached(self._settings)
+        if cached is None:
+            self._start().tools(namespace, show)
+        else:
+            show(*find_tools(self._settings, cached.offers, cached.statuses, namespace))
 
+    def search(self, request: SearchRequest, scorer: Scorer | None, show: Callable[[SearchFindings], None]) -> None:
+        """Search what the servers listed last."""
+        from toolcrib.cli.cached_search import CachedSearch
 
-def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
-    """Print how to call a tool. If no server listed it, they are asked."""
-    cached = read_cached(settings)
-    try:
-        tool = cached.find(name) if cached is not None else None
-    except ToolNotFound:
-        tool = None
-    if tool is None:
-        _session().describe_tool(settings, name, as_json=as_json)
-    else:
-        print_description(tool, example(tool), as_json=as_json)
+        found = CachedSearch(self._settings, request, scorer)
+        cached = read_cached(self._settings, found.read_past) if found.is_possible else None
+        if cached is None:
+            self._start().search(request, scorer, show)
+        else:
+            show(found.run(cached.offers, cached.statuses))
 
+    def describe(self, name: str, show: Callable[[Tool, Object], None]) -> None:
+        """Find a tool, and an example of its arguments. If no server listed it, they are asked."""
+        cached = read_cached(self._settings)
+        try:
+            tool = cached.find(name) if cached is not None else None
+        except ToolNotFound:
+            tool = None
+        if tool is None:
+            self._start().describe(name, show)
+        else:
+            show(tool, example(tool))
 
-def call_tool(settings: Settings, *arguments: object, **options: object) -> bool:
-    """Call a tool, which starts its server."""
-    failed: bool = _session().call_tool(settings, *arguments, **options)
-    return failed
+    def call(self, name: str, arguments: CallArguments, show: Callable[[ToolResult], bool], *, approved: bool) -> bool:
+        """Call a tool, which starts its server."""
+        return self._start().call(name, arguments, show, approved=approved)
 
+    def _start(self) -> ToolView:
+        from toolcrib.cli.session import StartedView
 
-def _session() -> ModuleType:
-    return import_module("toolcrib.cli.session")
-
-
-def _search() -> ModuleType:
-    return import_module("toolcrib.cli.cached_search")
+        return StartedView(self._settings)
 
 
 # -- the state file ----------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def install_completion(shell: str, script: str, home: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> Path:
-    from toolcrib.settings.imports import write_atomically  # noqa: PLC0415 - no other command line needs it
+    from toolcrib.settings.imports import write_atomically
 
     write_atomically(path, text.encode(), mode=0o644)
     return path
@@ -145,7 +145,7 @@ def complete_server(ctx: click.Context, _: click.Parameter, begun: str) -> list[
 
 def complete_client(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """The ids of the known clients."""
-    from toolcrib.settings.clients import CLIENTS  # noqa: PLC0415 - slow
+    from toolcrib.settings.clients import CLIENTS
 
     return _items(begun, [(client.id, client.title) for client in CLIENTS])
 
@@ -163,7 +163,7 @@ def complete_parameter(ctx: click.Context, _: click.Parameter, begun: str) -> li
 def _names(ctx: click.Context, function: str, *arguments: str) -> Iterable[Any]:
     """What a function of the module of cached catalogs gives; nothing on any error, since a shell shows none."""
     try:
-        from toolcrib.cli import cached  # noqa: PLC0415 - slow
+        from toolcrib.cli import cached
 
         return list(getattr(cached, function)(ctx.params.get("config"), *arguments))
     except Exception:  # noqa: BLE001 - a prompt is no place for an error

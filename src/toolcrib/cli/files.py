@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from toolcrib.cli.output import UsageError
 from toolcrib.cli.render import check_namespace, print_search
+from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.names import nearest
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer
@@ -307,7 +308,13 @@ def search_file(path: Path, request: SearchRequest, scorer: Scorer | None, *, as
     for namespace in request.filters.namespaces:
         check_namespace(namespace, file.namespaces())
     reply = FileSearch(file, search_options(scorer)).search(request)
-    print_search(reply, as_json=as_json, explain=request.explain, named=file.id_of, limited=request.limit is not None)
+    print_search(
+        SearchFindings(reply=reply),
+        as_json=as_json,
+        explain=request.explain,
+        named=file.id_of,
+        limited=request.limit is not None,
+    )
 
 
 def search_options(scorer: Scorer | None) -> SearchOptions:

@@ -1,5 +1,5 @@
 """`toolcrib login`, `logout` and `logins`: logins of people at servers behind OAuth. Tokens are never printed."""
-# ruff: noqa: ARG001, PLC0415 - as in `main`
+# ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
 import contextlib
 import os
@@ -9,7 +9,6 @@ import time
 import webbrowser
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -17,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import click
 
 from toolcrib.cli.completion import complete_server
-from toolcrib.cli.options import ServerSource, reports
+from toolcrib.cli.options import reports
 from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_time, print_columns
 from toolcrib.errors import BackendNotFound, LoginRequired, NotFound, SettingsError
 
@@ -58,7 +57,9 @@ def login(
     """
     import anyio
 
-    settings = ServerSource(config=config).load()
+    from toolcrib.settings.loader import load_settings
+
+    settings = load_settings(config)
     stored = anyio.run(_log_in, settings, server, _as_caller(caller, tenant, issuer), not (no_browser or as_json))
     if as_json:
         echo_json(_as_json(stored))
@@ -86,7 +87,9 @@ def logout(
     """Delete a stored login, and have the authorization server revoke it if it can."""
     import anyio
 
-    settings = ServerSource(config=config).load()
+    from toolcrib.settings.loader import load_settings
+
+    settings = load_settings(config)
     revoked = anyio.run(_log_out, settings, server, _as_caller(caller, tenant, issuer))
     if as_json:
         echo_json({"server": server, "revoked": revoked})
@@ -101,7 +104,9 @@ def logins(*, config: Path | None, as_json: bool, debug: bool) -> None:
     """List the stored logins: whose they are, and how long their tokens last. Tokens are never shown."""
     import anyio
 
-    settings = ServerSource(config=config).load()
+    from toolcrib.settings.loader import load_settings
+
+    settings = load_settings(config)
     found = anyio.run(_list, settings)
     if as_json:
         echo_json({"logins": [_as_json(one) for one in found]})
@@ -124,12 +129,13 @@ async def _service(settings: Any) -> AsyncIterator[Any]:
     """The logins in the state of the settings. Raises `SettingsError` if they are not kept anywhere."""
     import anyio
 
-    state_options = import_module("toolcrib.state.options")
+    from toolcrib.state.stores import make_store
+    from toolcrib.upstream.logins.service import LoginService
+
     if settings.fleet.logins.key_file is None and not settings.fleet.logins.key:
         raise SettingsError("State is kept in memory only, so a login would end with this command.", hint="Set state.")
-    service_type = import_module("toolcrib.upstream.logins.service").LoginService
-    store = state_options.make_store(settings.state, must_open=True)
-    service = service_type(store, settings.fleet.logins)  # before the store is opened: it fails before a person logs in
+    store = make_store(settings.state, must_open=True)
+    service = LoginService(store, settings.fleet.logins)  # before the store is opened: it fails before a person logs in
     async with store, anyio.create_task_group() as group:
         service.start_soon = group.start_soon
         try:
@@ -161,11 +167,13 @@ async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  
     import anyio
     import anyio.to_thread
 
+    from toolcrib.upstream.logins.oauth import first_challenge
+
     options = _options_of(settings, name, caller)
     async with _service(settings) as service:
         stored = service.credentials(options, caller)
         with _reachable(name):
-            challenge = await import_module("toolcrib.upstream.logins.oauth").first_challenge(options)
+            challenge = await first_challenge(options)
             if options.auth.grant != "authorization_code":
                 await stored.answer(challenge, None)
                 return None
@@ -252,7 +260,9 @@ def _row(login: Any) -> tuple[str, ...]:
 
 
 def _whose(login: Any) -> str:
-    caller = import_module("toolcrib.upstream.logins.vault").caller_of(login.principal)
+    from toolcrib.upstream.logins.vault import caller_of
+
+    caller = caller_of(login.principal)
     if caller is None:
         return "all callers"
     name = f"{caller.tenant}/{caller.id}" if caller.tenant and caller.tenant != caller.issuer else str(caller.id)

@@ -3,16 +3,16 @@
 The work is done in the other modules of this package, which are imported inside the verbs: `--help`, and an error in
 a settings file, need none of them.
 """
-# ruff: noqa: PLC0415 - `debug` is read by `report_errors`
 
 import gc
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from importlib import import_module
+from functools import partial
+from types import ModuleType
 from typing import Final, NoReturn
 
 import click
@@ -42,49 +42,78 @@ Exit codes:
 Other variables: TOOLCRIB_TOKEN (a bearer token: the one that serve --http requires, and that --gateway sends),
 TOOLCRIB_DEBUG=1 (as --debug).
 """
-_TOOLS: Final = "tool_verbs"
-_SETUP: Final = "setup_verbs"
-_LOGINS: Final = "logins"
-_SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+
+
+def _tool_verbs() -> ModuleType:
+    from toolcrib.cli import tool_verbs
+
+    return tool_verbs
+
+
+def _setup_verbs() -> ModuleType:
+    from toolcrib.cli import setup_verbs
+
+    return setup_verbs
+
+
+def _login_verbs() -> ModuleType:
+    from toolcrib.cli import logins
+
+    return logins
+
+
+def _trust_verbs() -> ModuleType:
+    from toolcrib.cli import trust
+
+    return trust
+
+
+def _service_verb() -> ModuleType:
+    from toolcrib.cli import service
+
+    return service
+
+
+_SECTIONS: Final[Mapping[str, Mapping[str, Callable[[], ModuleType] | None]]] = {
     "Serve and use tools": {
-        "serve": "",
-        "servers": _TOOLS,
-        "tools": _TOOLS,
-        "search": _TOOLS,
-        "describe": _TOOLS,
-        "call": _TOOLS,
-        "run": _TOOLS,
-        "result": _TOOLS,
+        "serve": None,
+        "servers": _tool_verbs,
+        "tools": _tool_verbs,
+        "search": _tool_verbs,
+        "describe": _tool_verbs,
+        "call": _tool_verbs,
+        "run": _tool_verbs,
+        "result": _tool_verbs,
     },
     "Servers and clients": {
-        "add": _SETUP,
-        "remove": _SETUP,
-        "enable": _SETUP,
-        "disable": _SETUP,
-        "import": _SETUP,
-        "connect": _SETUP,
-        "disconnect": _SETUP,
-        "login": _LOGINS,
-        "logout": _LOGINS,
-        "logins": _LOGINS,
+        "add": _setup_verbs,
+        "remove": _setup_verbs,
+        "enable": _setup_verbs,
+        "disable": _setup_verbs,
+        "import": _setup_verbs,
+        "connect": _setup_verbs,
+        "disconnect": _setup_verbs,
+        "login": _login_verbs,
+        "logout": _login_verbs,
+        "logins": _login_verbs,
     },
     "Check and operate": {
-        "doctor": _SETUP,
-        "lint": "trust",
-        "trust": "trust",
-        "diff": "trust",
-        "state": _SETUP,
-        "stats": _SETUP,
-        "service": "service",
-        "audit": _SETUP,
-        "tokens": _SETUP,
-        "can": _SETUP,
-        "policy": _SETUP,
-        "eval": _TOOLS,
-        "demo": _SETUP,
+        "doctor": _setup_verbs,
+        "lint": _trust_verbs,
+        "trust": _trust_verbs,
+        "diff": _trust_verbs,
+        "state": _setup_verbs,
+        "stats": _setup_verbs,
+        "service": _service_verb,
+        "audit": _setup_verbs,
+        "tokens": _setup_verbs,
+        "can": _setup_verbs,
+        "policy": _setup_verbs,
+        "eval": _tool_verbs,
+        "demo": _setup_verbs,
     },
 }
-"""The verbs as the help lists them, each with the module below `toolcrib.cli` that has it, or none if this one has."""
+"""The verbs as the help lists them, each with what imports its module; None for a verb of this one."""
 _MODULES: Final = {verb: module for verbs in _SECTIONS.values() for verb, module in verbs.items() if module}
 _GC_THRESHOLD: Final = 500_000
 _CONFIGURED_ADDRESS: Final = ":"
@@ -104,11 +133,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The verb of this name."""
-        module = _MODULES.get(cmd_name)
-        if module is None:
+        if cmd_name not in _MODULES:
             return super().get_command(ctx, cmd_name)
-        found = import_module(f"toolcrib.cli.{module}")
-        verb: click.Command = getattr(found, f"{cmd_name}_verb", None) or getattr(found, cmd_name)
+        module = _MODULES[cmd_name]()
+        verb: click.Command = getattr(module, f"{cmd_name}_verb", None) or getattr(module, cmd_name)
         return verb
 
     def resolve_command(
@@ -227,7 +255,9 @@ def serve(
         raise UsageError("--sse needs --http.", hint="Such as --http --sse.")
     if workers is not None and http is None:
         raise UsageError("--workers needs --http.", hint="Such as --http --workers 2.")
-    settings = source.load()
+    from toolcrib.cli.source import load_source
+
+    settings = load_source(source)
     if settings.source is not None:  # from now on, this file: another one may come first when it is gone for a moment
         source = replace(source, config=settings.source)
     from toolcrib.cli.serve import LogOptions, serve_http, serve_stdio, with_console
@@ -242,9 +272,9 @@ def serve(
     as_json = (log_format or settings.telemetry.log_format) == "json"
     log = LogOptions(level="debug" if debug else log_level, as_json=as_json)
     if http is None:
-        serve_stdio(settings, log, source.load)
+        serve_stdio(settings, log, partial(load_source, source))
     else:
-        serve_http(settings, http, log, source.load, sse=sse, workers=workers)
+        serve_http(settings, http, log, partial(load_source, source), sse=sse, workers=workers)
 
 
 def main() -> None:

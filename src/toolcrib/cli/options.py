@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,9 @@ import click
 from toolcrib.cli.output import report_errors
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+GATEWAY_NAME: Final = "gateway"
+"""The name of a running gateway, as a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +28,6 @@ class ServerSource:
     gateway: str | None = None
     on_demand: bool = False
     """Use what the servers listed last, and start one only to call a tool."""
-
-    def load(self) -> Any:
-        """The `Settings` of these servers. Raises `SettingsError`, and `UsageError` for options that do not fit.
-
-        Whatever reads settings is imported here: the help of a verb needs none of it.
-        """
-        return import_module("toolcrib.cli.source").load_source(self)
 
 
 config_option: Final[_Decorator] = click.option(

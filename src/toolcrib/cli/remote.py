@@ -5,23 +5,17 @@ The gateway is the only server of an app of this process; nothing else is starte
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from toolcrib.app import App
 from toolcrib.cli.arguments import CallArguments
+from toolcrib.cli.options import GATEWAY_NAME
 from toolcrib.cli.output import UsageError
-from toolcrib.cli.render import (
-    check_namespace,
-    print_description,
-    print_outcome,
-    print_search,
-    print_servers,
-    print_tools,
-)
+from toolcrib.cli.render import check_namespace
 from toolcrib.cli.session import run_with, terminal_context
-from toolcrib.cli.source import GATEWAY_NAME
+from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.errors import ExecutionFailed, NotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest
@@ -42,81 +36,85 @@ _NAME_HITS: Final = 10
 """Hits among which a name is looked for."""
 
 
-def list_servers(settings: Settings, *, as_json: bool) -> None:
-    """Print the servers behind the gateway, as far as its tools and replies name them."""
+class GatewayView:
+    """The tools of a gateway that already runs (a `ToolView`)."""
 
-    async def show(app: App) -> None:
-        tools, statuses = await _all_tools(app)
-        counts = Counter(tool.namespace for tool in tools)
-        since = next(status.since for status in app.fleet.statuses())
-        missing = {status.name: status for status in statuses}
-        ready = [
-            ServerStatus(name=name, state=ServerState.READY, since=since, tools=count)
-            for name, count in counts.items()
-            if name not in missing
-        ]
-        print_servers(sorted([*ready, *statuses], key=lambda status: status.name), as_json=as_json)
+    def __init__(self, settings: Settings) -> None:
+        """The only server of the settings is the gateway."""
+        self._settings = settings
 
-    _run(settings, show)
+    def servers(self, show: Callable[[Sequence[ServerStatus]], None]) -> None:
+        """Find the servers behind the gateway, as far as its tools and replies name them."""
+
+        async def find(app: App) -> None:
+            tools, statuses = await _all_tools(app)
+            counts = Counter(tool.namespace for tool in tools)
+            since = next(status.since for status in app.fleet.statuses())
+            missing = {status.name: status for status in statuses}
+            ready = [
+                ServerStatus(name=name, state=ServerState.READY, since=since, tools=count)
+                for name, count in counts.items()
+                if name not in missing
+            ]
+            show(sorted([*ready, *statuses], key=lambda status: status.name))
+
+        _run(self._settings, find)
+
+    def tools(self, namespace: str | None, show: Callable[[Sequence[Tool], Sequence[ServerStatus]], None]) -> None:
+        """Find every tool of the gateway, or those of one namespace."""
+
+        async def find(app: App) -> None:
+            tools, statuses = await _all_tools(app)
+            if namespace is not None:
+                check_namespace(namespace, sorted({tool.namespace for tool in tools} | {one.name for one in statuses}))
+            show([tool for tool in tools if namespace in (None, tool.namespace)], statuses)
+
+        _run(self._settings, find)
+
+    def search(self, request: SearchRequest, scorer: Scorer | None, show: Callable[[SearchFindings], None]) -> None:
+        """Search the gateway. Raises `UsageError` for a scorer, which is a setting of the gateway."""
+        if scorer is not None:
+            raise UsageError(
+                "--scorer cannot be combined with --gateway.", hint="The gateway's settings name its scorer."
+            )
+        asked = _search_arguments(request)
+
+        async def find(app: App) -> None:
+            show(SearchFindings(reply=_reply(await _search(app, asked)), explained=False))
+
+        _run(self._settings, find)
+
+    def describe(self, name: str, show: Callable[[Tool, Object], None]) -> None:
+        """Find a tool of the gateway, and an example of its arguments."""
+
+        async def find(app: App) -> None:
+            tool = _tool(await _entry(app, name))
+            show(tool, example(tool))
+
+        _run(self._settings, find)
+
+    def call(self, name: str, arguments: CallArguments, show: Callable[[ToolResult], bool], *, approved: bool) -> bool:
+        """Call a tool of the gateway, and return what `show` returns."""
+
+        async def run(app: App) -> bool:
+            schema = _tool(await _entry(app, name)).input_schema if arguments.words else {}
+            given = {"name": name, "arguments": arguments.for_schema(schema)}
+            ctx = terminal_context(app, approved=approved)
+            ctx = replace(ctx, meta={**ctx.meta, WHOLE_META: True})
+            result = await _meta_call(app, ctx, EXECUTE_TOOL, given)
+            _raise_error(result)
+            return show(result)
+
+        return _run(self._settings, run)
 
 
-def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> None:
-    """Print every tool of the gateway, or those of one namespace."""
-
-    async def show(app: App) -> None:
-        tools, statuses = await _all_tools(app)
-        if namespace is not None:
-            check_namespace(namespace, sorted({tool.namespace for tool in tools} | {one.name for one in statuses}))
-        print_tools([tool for tool in tools if namespace in (None, tool.namespace)], statuses, as_json=as_json)
-
-    _run(settings, show)
-
-
-def search(
-    settings: Settings,
-    request: SearchRequest,
-    scorer: Scorer | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Search the gateway. Raises `UsageError` for a scorer, which is a setting of the gateway."""
-    if scorer is not None:
-        raise UsageError("--scorer cannot be combined with --gateway.", hint="The gateway's settings name its scorer.")
-    asked: dict[str, Any] = {"query": request.queries[0], "detail": "full" if as_json else "signature", "budget": 0}
+def _search_arguments(request: SearchRequest) -> dict[str, Any]:
+    asked: dict[str, Any] = {"query": request.queries[0], "detail": "full" if request.explain else "signature"}
+    asked["budget"] = 0
     asked |= {"phrasings": [*request.queries[1:]]} if request.phrasings else {}
     asked |= {"max_results": request.limit} if request.limit is not None else {}
     asked |= {"namespace": next(iter(request.filters.namespaces))} if request.filters.namespaces else {}
-
-    async def show(app: App) -> None:
-        found = await _search(app, asked)
-        print_search(_reply(found), as_json=as_json, explain=False, limited=request.limit is not None)
-
-    _run(settings, show)
-
-
-def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
-    """Print how to call a tool of the gateway."""
-
-    async def show(app: App) -> None:
-        tool = _tool(await _entry(app, name))
-        print_description(tool, example(tool), as_json=as_json)
-
-    _run(settings, show)
-
-
-def call_tool(settings: Settings, name: str, arguments: CallArguments, *, approved: bool, as_json: bool) -> bool:
-    """Call a tool of the gateway and print its result; whether it is an error, or incomplete."""
-
-    async def show(app: App) -> bool:
-        schema = _tool(await _entry(app, name)).input_schema if arguments.words else {}
-        given = {"name": name, "arguments": arguments.for_schema(schema)}
-        ctx = terminal_context(app, approved=approved)
-        ctx = replace(ctx, meta={**ctx.meta, WHOLE_META: True})
-        result = await _meta_call(app, ctx, EXECUTE_TOOL, given)
-        _raise_error(result)
-        return print_outcome(result, as_json=as_json)
-
-    return _run(settings, show)
+    return asked
 
 
 def _run(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:

@@ -20,6 +20,7 @@ from toolcrib.cli.output import (
     print_columns,
     print_wrapped,
 )
+from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.errors import BackendNotFound, InvalidTool
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest_names, wire_name
@@ -146,24 +147,23 @@ def tool_id(tool: Tool) -> str:
 
 
 def print_search(
-    reply: SearchReply,
+    found: SearchFindings,
     *,
     as_json: bool,
     explain: bool,
     named: Callable[[Tool], str] = tool_id,
-    has_tools: bool = True,
-    has_policy: bool = False,
     limited: bool = True,
 ) -> None:
-    """Print the hits; with `explain`, also how each score is computed. `has_tools` is whether there was any to find.
+    """Print the hits; with `explain`, also how each score is computed.
 
     As in the replies to agents, very unlikely hits are left out, unless they were asked for by a limit (`limited`).
     """
+    reply = found.reply
     if as_json:
         echo_json(reply_json(reply, named))
         return
-    if not has_tools:
-        hidden = ", or the policy hides them from you; toolcrib servers counts all" if has_policy else ""
+    if not found.has_tools:
+        hidden = ", or the policy hides them from you; toolcrib servers counts all" if found.has_policy else ""
         echo_error(f"There are no tools to search{hidden}.")
         return
     left_out = 0
@@ -173,8 +173,8 @@ def print_search(
     print_reply(reply, named)
     if left_out:
         echo_error(f"{pluralize(left_out, 'unlikely tool')} left out; --limit shows more.")
-    if explain:
-        from toolcrib.cli.tables import print_parts  # noqa: PLC0415 - slow
+    if explain and found.explained:
+        from toolcrib.cli.tables import print_parts
 
         print_parts(reply.hits, named)
 

@@ -12,7 +12,6 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, NoReturn
 
 import anyio
@@ -88,7 +87,9 @@ def serve_http(
 
     worker: Any = None
     if _WORKER_VARIABLE in os.environ:
-        worker = import_module("toolcrib.server.processes.workers").Worker.from_environment()
+        from toolcrib.server.processes.workers import Worker
+
+        worker = Worker.from_environment()
         settings = replace(settings, fleet=replace(settings.fleet, find_programs=worker.find_programs))
     elif workers > 1:
         if settings.gateway.engine != "memory":
@@ -121,10 +122,11 @@ def _fastest_loop() -> str:
 
 def _supervise(settings: Settings, host: str, port: int, workers: int, log: LogOptions) -> NoReturn:
     """Run this command once for each worker, and watch over them. Raises `SettingsError` for an address in use."""
+    from toolcrib.server.processes.process import bind_socket
+    from toolcrib.server.processes.workers import SupervisorOptions, WorkerSupervisor
+
     _log_to_stderr(log)
-    supervision = import_module("toolcrib.server.processes.workers")
-    bind_socket = import_module("toolcrib.server.processes.process").bind_socket
-    options = supervision.SupervisorOptions(
+    options = SupervisorOptions(
         workers=workers,
         command=(sys.executable, *sys.orig_argv[1:]),
         drain_s=settings.http.drain_s,
@@ -136,7 +138,7 @@ def _supervise(settings: Settings, host: str, port: int, workers: int, log: LogO
         for name, own in addresses.items():
             if own:
                 listeners[name] = stack.enter_context(bind_socket(*host_and_port(own, "127.0.0.1", 0)))
-        run = supervision.WorkerSupervisor(options, listeners).run
+        run = WorkerSupervisor(options, listeners).run
         raise SystemExit(anyio.run(run, backend_options={"use_uvloop": _fastest_loop() == "uvloop"}))
 
 

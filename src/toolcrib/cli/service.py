@@ -82,7 +82,7 @@ def _check_settings(config: Path | None, environ: Mapping[str, str]) -> tuple[Pa
 
     Raises `SettingsError` if the service could not serve.
     """
-    from toolcrib.settings.loader import load_settings  # noqa: PLC0415 - for this action only
+    from toolcrib.settings.loader import load_settings
 
     here = load_settings(config)
     assert here.source is not None  # noqa: S101 - settings of a file have one

@@ -14,23 +14,15 @@ import click
 from toolcrib.app import App
 from toolcrib.cli.arguments import CallArguments
 from toolcrib.cli.output import Terminated, UsageError, echo, echo_error, echo_json, pluralize, printable
-from toolcrib.cli.render import (
-    check_server,
-    print_description,
-    print_failing,
-    print_outcome,
-    print_search,
-    print_servers,
-    print_tools,
-    server_note,
-)
+from toolcrib.cli.render import check_server, print_failing, print_outcome, server_note
+from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.scripting.files import read_script
 from toolcrib.scripting.stored import SCRIPTS_NAMESPACE, run_script_test
 from toolcrib.search.options import Scorer
 from toolcrib.settings.options import Settings
-from toolcrib.types import Context, Object, SearchReply, SearchRequest, ServerState, ServerStatus
+from toolcrib.types import Context, Object, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.options import ServerOptions
 
 T = TypeVar("T")
@@ -47,79 +39,75 @@ _SEPARATORS = (":", "__", ".", "/")
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
-def list_servers(settings: Settings, *, as_json: bool) -> None:
-    """Print the state of each server."""
+class StartedView:
+    """The tools of servers that are started for one verb (a `ToolView`)."""
 
-    async def show(app: App) -> None:
-        print_servers(await inspected_servers(app), as_json=as_json)
+    def __init__(self, settings: Settings) -> None:
+        """The settings name the servers."""
+        self._settings = settings
 
-    inspect(settings, show)
+    def servers(self, show: Callable[[Sequence[ServerStatus]], None]) -> None:
+        """Find the state of each server."""
 
+        async def find(app: App) -> None:
+            show(await inspected_servers(app))
 
-def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> None:
-    """Print every tool, or those of one namespace."""
+        inspect(self._settings, find)
 
-    async def show(app: App) -> None:
-        ctx = app.local_context()
-        statuses = await app.gateway.servers(ctx)
-        if namespace is not None:
-            check_server(namespace, statuses)
-        found = [tool for tool in await app.gateway.tools(ctx) if namespace in (None, tool.namespace)]
-        print_tools(found, statuses, as_json=as_json)
+    def tools(self, namespace: str | None, show: Callable[[Sequence[Tool], Sequence[ServerStatus]], None]) -> None:
+        """Find every tool, or those of one namespace."""
 
-    with_gateway(settings, show)
+        async def find(app: App) -> None:
+            ctx = app.local_context()
+            statuses = await app.gateway.servers(ctx)
+            if namespace is not None:
+                check_server(namespace, statuses)
+            show([tool for tool in await app.gateway.tools(ctx) if namespace in (None, tool.namespace)], statuses)
 
+        with_gateway(self._settings, find)
 
-def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *, as_json: bool) -> None:
-    """Search once each server is ready or failed. Raises `BackendNotFound` for a namespace that no server has."""
-    if scorer is not None:
-        options = replace(settings.gateway.search, scorer=scorer)
-        settings = replace(settings, gateway=replace(settings.gateway, search=options))
+    def search(self, request: SearchRequest, scorer: Scorer | None, show: Callable[[SearchFindings], None]) -> None:
+        """Search once each server is ready or failed."""
+        settings = self._settings
+        if scorer is not None:
+            options = replace(settings.gateway.search, scorer=scorer)
+            settings = replace(settings, gateway=replace(settings.gateway, search=options))
 
-    async def found(app: App) -> tuple[SearchReply, bool]:
-        ctx = app.local_context()
-        if settings.gateway.embedder != GatewayOptions().embedder:
-            await app.gateway.refresher.wait_idle()
-        for namespace in request.filters.namespaces:
-            check_server(namespace, await app.gateway.servers(ctx))
-        reply = await app.gateway.search(ctx, replace(request, group=request.group or settings.gateway.group))
-        return reply, bool(reply.hits or await app.gateway.tools(ctx))
+        async def find(app: App) -> SearchFindings:
+            ctx = app.local_context()
+            if settings.gateway.embedder != GatewayOptions().embedder:
+                await app.gateway.refresher.wait_idle()
+            for namespace in request.filters.namespaces:
+                check_server(namespace, await app.gateway.servers(ctx))
+            reply = await app.gateway.search(ctx, replace(request, group=request.group or settings.gateway.group))
+            has_tools = bool(reply.hits or await app.gateway.tools(ctx))
+            return SearchFindings(reply=reply, has_tools=has_tools, has_policy=settings.policy is not None)
 
-    reply, has_tools = run_with(settings, found)
-    print_search(
-        reply,
-        as_json=as_json,
-        explain=request.explain,
-        has_tools=has_tools,
-        has_policy=settings.policy is not None,
-        limited=request.limit is not None,
-    )
+        show(run_with(settings, find))
 
+    def describe(self, name: str, show: Callable[[Tool, Object], None]) -> None:
+        """Find a tool, and an example of its arguments."""
 
-def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
-    """Print how to call a tool."""
+        async def find(app: App) -> None:
+            described = await app.gateway.describe(app.local_context(), name)
+            show(described.tool, described.example)
 
-    async def show(app: App) -> None:
-        described = await app.gateway.describe(app.local_context(), name)
-        print_description(described.tool, described.example, as_json=as_json)
+        with_tool(self._settings, name, find)
 
-    with_tool(settings, name, show)
+    def call(self, name: str, arguments: CallArguments, show: Callable[[ToolResult], bool], *, approved: bool) -> bool:
+        """Call a tool, and return what `show` returns."""
 
+        async def run(app: App) -> bool:
+            ctx = terminal_context(app, approved=approved)
+            try:
+                schema = (await app.gateway.find(ctx, name)).tool.input_schema if arguments.words else {}
+                result = await app.gateway.call(ctx, name, arguments.for_schema(schema))
+            except ApprovalRequired as error:
+                add_approval_hint(error)
+                raise
+            return show(result)
 
-def call_tool(settings: Settings, name: str, arguments: CallArguments, *, approved: bool, as_json: bool) -> bool:
-    """Call a tool and print its result; whether it is an error, or incomplete."""
-
-    async def show(app: App) -> bool:
-        ctx = terminal_context(app, approved=approved)
-        try:
-            schema = (await app.gateway.find(ctx, name)).tool.input_schema if arguments.words else {}
-            result = await app.gateway.call(ctx, name, arguments.for_schema(schema))
-        except ApprovalRequired as error:
-            add_approval_hint(error)
-            raise
-        return print_outcome(result, as_json=as_json)
-
-    return with_tool(settings, name, show)
+        return with_tool(self._settings, name, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +294,7 @@ def show_progress(app: App) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console  # noqa: PLC0415 - slow, and for people at a terminal only
+    from rich.console import Console
 
     with Console(stderr=True).status(_progress_text(app)) as shown:
         end = app.fleet.subscribe(lambda: shown.update(_progress_text(app)))
@@ -317,7 +305,7 @@ def show_progress(app: App) -> Iterator[None]:
 
 
 def _progress_text(app: App) -> str:
-    from rich.markup import escape  # noqa: PLC0415 - as above
+    from rich.markup import escape
 
     statuses = app.fleet.statuses()
     waiting = [status.name for status in statuses if status.state in _WAITING]

@@ -2,10 +2,9 @@
 
 The work is done in the other modules of this package, which are imported inside the verbs.
 """
-# ruff: noqa: ARG001, PLC0415 - `debug` is read by `report_errors`
+# ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
 
     The exit code is 6 if anything fails, and 7 if the changed definition of a tool waits until you trust it.
     """
-    settings = source.load()
     from toolcrib.cli.doctor import examine
+    from toolcrib.cli.source import load_source
 
-    if code := examine(settings, as_json=as_json):
+    if code := examine(load_source(source), as_json=as_json):
         raise click.exceptions.Exit(code)
 
 
@@ -148,11 +147,6 @@ _changed_file_option = click.option(
 )
 
 
-def _edit() -> Any:
-    """The module that changes files."""
-    return import_module("toolcrib.cli.edit")
-
-
 @click.command(short_help="Add a server to the settings file.")
 @click.argument("name")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND [ARG]...]")
@@ -168,7 +162,9 @@ def add(*, name: str, words: tuple[str, ...], config: Path | None, debug: bool, 
 
     A gateway that runs with the file starts it at once. Literal secrets move to ~/.config/toolcrib/secrets.env.
     """
-    _edit().add_server(name, words, config, **options)
+    from toolcrib.cli.edit import add_server
+
+    add_server(name, words, config, **options)
 
 
 @click.command(short_help="Remove a server from the settings file.")
@@ -178,7 +174,9 @@ def add(*, name: str, words: tuple[str, ...], config: Path | None, debug: bool, 
 @reports()
 def remove(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
     """Remove a server from the settings file. A gateway that runs with it stops the server once its calls are done."""
-    _edit().remove_server(name, config, **options)
+    from toolcrib.cli.edit import remove_server
+
+    remove_server(name, config, **options)
 
 
 @click.command()
@@ -188,7 +186,9 @@ def remove(*, name: str, config: Path | None, debug: bool, **options: Any) -> No
 @reports()
 def enable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
     """Enable a server that is disabled in the settings file."""
-    _edit().switch_server(name, config, on=True, **options)
+    from toolcrib.cli.edit import switch_server
+
+    switch_server(name, config, on=True, **options)
 
 
 @click.command()
@@ -198,7 +198,9 @@ def enable(*, name: str, config: Path | None, debug: bool, **options: Any) -> No
 @reports()
 def disable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
     """Disable a server in the settings file, and keep its entry."""
-    _edit().switch_server(name, config, on=False, **options)
+    from toolcrib.cli.edit import switch_server
+
+    switch_server(name, config, on=False, **options)
 
 
 @click.command("import")
@@ -214,7 +216,9 @@ def import_verb(*, names: tuple[str, ...], debug: bool, **options: Any) -> None:
     Without a name, all clients are looked for. You see what would be added, and are asked. Literal secrets move to
     ~/.config/toolcrib/secrets.env, which only you can read. The clients' files are not changed.
     """
-    _edit().import_servers(names, **options)
+    from toolcrib.cli.edit import import_servers
+
+    import_servers(names, **options)
 
 
 @click.command(short_help="Make toolcrib the only server of a client.")
@@ -230,7 +234,9 @@ def connect(*, client: str, debug: bool, **options: Any) -> None:
 
     What the client's file held is kept, and `toolcrib disconnect` restores it.
     """
-    _edit().connect_client(client, **options)
+    from toolcrib.cli.edit import connect_client
+
+    connect_client(client, **options)
 
 
 @click.command(short_help="Restore the file of a client.")
@@ -240,7 +246,9 @@ def connect(*, client: str, debug: bool, **options: Any) -> None:
 @reports()
 def disconnect(*, client: str, debug: bool, **options: Any) -> None:
     """Restore the file of a client as it was before `toolcrib connect`."""
-    _edit().disconnect_client(client, **options)
+    from toolcrib.cli.edit import disconnect_client
+
+    disconnect_client(client, **options)
 
 
 _state_file_option = click.option(

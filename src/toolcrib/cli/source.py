@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from toolcrib.cli.options import ServerSource
+from toolcrib.cli.options import GATEWAY_NAME, ServerSource
 from toolcrib.cli.output import UsageError
+from toolcrib.cli.tool_view import ToolView
 from toolcrib.settings.loader import default_settings, load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import AUTH_VARIABLE
 from toolcrib.upstream.options import ServerOptions
 
-GATEWAY_NAME: Final = "gateway"
-"""The name of a running gateway, as a server."""
 _LAUNCHERS: Final = frozenset(
     {"uvx", "uv", "npx", "bunx", "pnpm", "python", "python3", "node", "deno", "docker", "pipx"}
 )
@@ -40,6 +39,22 @@ def load_source(source: ServerSource) -> Settings:
     if source.on_demand:
         return replace(settings, fleet=replace(settings.fleet, connect="on_demand"))
     return settings
+
+
+def view_of(source: ServerSource) -> ToolView:
+    """Load the settings of the source. Raises `SettingsError` or `UsageError`."""
+    settings = load_source(source)
+    if source.gateway is not None:
+        from toolcrib.cli.remote import GatewayView
+
+        return GatewayView(settings)
+    if source.on_demand and not source.commands and not source.urls:
+        from toolcrib.cli.cached import CachedView
+
+        return CachedView(settings)
+    from toolcrib.cli.session import StartedView
+
+    return StartedView(settings)
 
 
 def _check(source: ServerSource) -> None:

@@ -6,7 +6,6 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,8 @@ from toolcrib.results.store import ResultStore
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateCodec, StateStore, TableOverview
-from toolcrib.state.options import StateOptions, default_state_file, has_store, make_listed_store, make_store
+from toolcrib.state.options import StateOptions, default_state_file
+from toolcrib.state.stores import has_store, make_listed_store, make_store
 from toolcrib.types import Caller
 
 CATALOGS: Final = "catalogs"
@@ -168,15 +168,17 @@ def _has_values(options: StateOptions) -> bool:
 async def _forget(
     options: StateOptions, tenant: str | None, tool: str | None, caller: str | None
 ) -> tuple[int, int, int]:
-    past = import_module("toolcrib.gateway.past")  # which loads the search
-    zero_hits = import_module("toolcrib.usage.zero_hits")
-    sessions = import_module("toolcrib.gateway.sessions")
+    # They load the search, which no other action needs.
+    from toolcrib.gateway.past import forget_saved, saved_table
+    from toolcrib.gateway.sessions import forget_used
+    from toolcrib.usage.zero_hits import forget_zero_hits, zero_hits_table
+
     async with make_store(options, must_open=True) as store:
-        callers: int = await sessions.forget_used(store, tenant, caller=caller, tool_id=tool)
+        callers = await forget_used(store, tenant, caller=caller, tool_id=tool)
         if caller is not None:
             return 0, 0, callers
-        tools: int = await past.forget_saved(past.saved_table(store), tenant, tool)
-        groups: int = await zero_hits.forget_zero_hits(zero_hits.zero_hits_table(store), tenant, tool)
+        tools = await forget_saved(saved_table(store), tenant, tool)
+        groups = await forget_zero_hits(zero_hits_table(store), tenant, tool)
         return tools, groups, callers
 
 

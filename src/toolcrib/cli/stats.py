@@ -17,7 +17,8 @@ from toolcrib.cli.render import tool_json
 from toolcrib.cli.tables import cell, new_table, table_console
 from toolcrib.private_files import make_folders, open_private
 from toolcrib.settings.options import Settings
-from toolcrib.state.options import StateOptions, has_store, make_store
+from toolcrib.state.options import StateOptions
+from toolcrib.state.stores import has_store, make_store
 from toolcrib.types import Tool
 from toolcrib.usage.counts import CallCounts, DayUsage, TokenCounts, UsageReport
 from toolcrib.usage.recorder import usage_table

@@ -2,10 +2,10 @@
 
 The work is done in the other modules of this package, which are imported inside the verbs.
 """
-# ruff: noqa: ARG001, PLC0415 - `debug` is read by `report_errors`
+# ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
 import sys
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,21 +19,15 @@ from toolcrib.cli.output import ExitCode, UsageError
 Scorer = Literal["hybrid", "tiers", "bm25", "points"]
 
 
-def _verbs(source: ServerSource) -> Any:
-    """The module that has the verbs for this source."""
-    if source.gateway is not None:
-        return import_module("toolcrib.cli.remote")
-    from_file = not source.commands and not source.urls
-    return import_module("toolcrib.cli.cached" if source.on_demand and from_file else "toolcrib.cli.session")
-
-
 @click.command()
 @takes_servers(gateway=True, on_demand=True)
 @reports()
 def servers(source: ServerSource, *, as_json: bool, debug: bool) -> None:
     """Show the state of each server, and how many tools it offers."""
-    settings = source.load()
-    _verbs(source).list_servers(settings, as_json=as_json)
+    from toolcrib.cli.render import print_servers
+    from toolcrib.cli.source import view_of
+
+    view_of(source).servers(partial(print_servers, as_json=as_json))
 
 
 _namespace_option = click.option(
@@ -47,8 +41,10 @@ _namespace_option = click.option(
 @reports()
 def tools(source: ServerSource, *, namespace: str | None, as_json: bool, debug: bool) -> None:
     """List every tool by id."""
-    settings = source.load()
-    _verbs(source).list_tools(settings, namespace, as_json=as_json)
+    from toolcrib.cli.render import print_tools
+    from toolcrib.cli.source import view_of
+
+    view_of(source).tools(namespace, partial(print_tools, as_json=as_json))
 
 
 _scorer_option = click.option(
@@ -107,8 +103,11 @@ def search(
 
         search_file(tools, request, scorer, as_json=as_json)
         return
-    settings = source.load()
-    _verbs(source).search(settings, request, scorer, as_json=as_json)
+    from toolcrib.cli.render import print_search
+    from toolcrib.cli.source import view_of
+
+    show = partial(print_search, as_json=as_json, explain=explain, limited=limit is not None)
+    view_of(source).search(request, scorer, show)
 
 
 _tool_argument = click.argument("name", shell_complete=complete_tool)
@@ -123,8 +122,10 @@ def describe(source: ServerSource, *, name: str, as_json: bool, debug: bool) -> 
 
     NAME is the tool's id, or any unambiguous spelling of it.
     """
-    settings = source.load()
-    _verbs(source).describe_tool(settings, name, as_json=as_json)
+    from toolcrib.cli.render import print_description
+    from toolcrib.cli.source import view_of
+
+    view_of(source).describe(name, partial(print_description, as_json=as_json))
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -159,10 +160,11 @@ def call(
     approval the exit code is 7.
     """
     from toolcrib.cli.arguments import CallArguments
+    from toolcrib.cli.render import print_outcome
+    from toolcrib.cli.source import view_of
 
     arguments = CallArguments.read(args, words)
-    settings = source.load()
-    if _verbs(source).call_tool(settings, name, arguments, approved=yes, as_json=as_json):
+    if view_of(source).call(name, arguments, partial(print_outcome, as_json=as_json), approved=yes):
         raise click.exceptions.Exit(ExitCode.TOOL)
 
 
@@ -197,15 +199,15 @@ def run(
     servers and nothing else. If the script or its tests fail, the exit code is 5 and the reason goes to standard
     error; --json prints the whole result.
     """
+    from toolcrib.cli import session
     from toolcrib.cli.arguments import read_arguments
+    from toolcrib.cli.source import load_source
     from toolcrib.scripting.files import language_of
 
     text = _read_script(file)
     chosen = language or language_of(Path(file))
     arguments = None if args is None else read_arguments(args)
-    settings = source.load()
-    from toolcrib.cli import session
-
+    settings = load_source(source)
     if test:
         failed = session.run_script_tests(settings, file, chosen, as_json=as_json)
     else:

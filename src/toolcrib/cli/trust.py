@@ -1,5 +1,5 @@
 """`toolcrib lint`, `trust` and `diff`: what in the definitions of tools misleads a model, and what changed in them."""
-# ruff: noqa: ARG001, PLC0415 - as in `main`
+# ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -51,9 +51,9 @@ def _read(source: ServerSource, file: Path | None) -> Sequence[Any]:
 
         return read_tools(file).tools
     from toolcrib.cli.session import inspect
+    from toolcrib.cli.source import load_source
 
-    settings = source.load()
-    return inspect(settings, lambda app: app.gateway.tools(app.local_context()))
+    return inspect(load_source(source), lambda app: app.gateway.tools(app.local_context()))
 
 
 def _show(found: Sequence[Any]) -> None:
@@ -195,7 +195,7 @@ def _versions_since(history: list[tuple[float, dict[str, Any]]], tool: str, sinc
 async def _pins(config: Path | None) -> AsyncIterator[tuple[Any, Any]]:
     """The state, and the pins in it."""
     from toolcrib.cli.state import state_options
-    from toolcrib.state.options import make_store
+    from toolcrib.state.stores import make_store
     from toolcrib.upstream.catalog.pins import PinStore
 
     async with make_store(state_options(config), must_open=True) as store:

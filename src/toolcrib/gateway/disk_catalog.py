@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -101,9 +100,12 @@ class DiskCatalog(Provider):
 
     def __init__(self, folder: Path, options: SearchOptions, lexicon: Lexicon | None) -> None:
         """Open the folder when the first tools come. Raises `MissingExtra`."""
-        import_module("toolcrib.large.postings").load_tantivy()
+        from toolcrib.large.postings import load_tantivy
+
+        load_tantivy()
         self._folder = folder
-        self._options = {"options": options, "lexicon": lexicon}
+        self._search_options = options
+        self._lexicon = lexicon
         self._index: ChangeableTools | None = None
         self._lock = threading.Lock()
         self._tools: Mapping[str, Tool] = {}
@@ -122,8 +124,10 @@ class DiskCatalog(Provider):
         """
         with self._lock:
             if self._index is None:
-                self._index = import_module("toolcrib.large.disk").DiskIndex(self._folder, **self._options)
-            index: ChangeableTools = self._index
+                from toolcrib.large.disk import DiskIndex
+
+                self._index = DiskIndex(self._folder, options=self._search_options, lexicon=self._lexicon)
+            index = self._index
             owned = _owned_tools(offers)
             tools = {tool.id: tool for _, some in owned for tool in some}
             if settled and not self._is_clean:

@@ -1,7 +1,8 @@
 """Script languages: what the rest of toolcrib needs to know about Lua and Python.
 
-A further language is one more `ScriptLanguage` here, an engine beside `lua.py`, and its side in `worker/`. Elsewhere,
-only public names such as the limit `lua_bytes` mention a language. Importing this module loads no engine.
+A further language is one more `ScriptLanguage` here, an engine beside `lua.py`, its side in `worker/`, and what makes
+it in `toolcrib.scripting.engines`. Elsewhere, only public names such as the limit `lua_bytes` mention a language.
+Importing this module loads no engine.
 
 A tool's name that already is an identifier stays as it is. Every other name is turned into one; if two names collide,
 the changed ones get a hash of the original. So no tool ever answers to another tool's name, and the order in which
@@ -58,8 +59,6 @@ class ScriptLanguage:
     """What begins a comment that ends with the line."""
     literals: re.Pattern[str]
     """Matches comments and strings, where no call is found."""
-    engine: str
-    """`module:class` of the sandbox, imported on first use."""
     package: str
     """The package that the engine needs, and that may not be installed."""
     aborts_without_memory: bool = False
@@ -490,7 +489,6 @@ LUA: Final = ScriptLanguage(
     suffix=".lua",
     comment="--",
     literals=_LUA_LITERALS,
-    engine="toolcrib.sandbox.lua:LuaSandbox",
     package="lupa",
     identifier=sanitize_lua_identifier,
     globals=LUA_GLOBALS,
@@ -516,7 +514,6 @@ PYTHON: Final = ScriptLanguage(
     suffix=".py",
     comment="#",
     literals=_PYTHON_LITERALS,
-    engine="toolcrib.sandbox.python:PythonSandbox",
     package="pydantic_monty",
     aborts_without_memory=True,
     identifier=sanitize_python_identifier,

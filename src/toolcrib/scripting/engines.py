@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -66,7 +65,7 @@ EngineFactory = Callable[[], AbstractAsyncContextManager[ScriptEngine]]
 def sandbox_factories(limits: Limits | None, options: SandboxOptions | None) -> dict[str, EngineFactory]:
     """A factory for the sandbox of each language whose library is installed; it is imported on first use."""
     return {
-        name: partial(_make_sandbox, language.engine, limits, options)
+        name: partial(_SANDBOXES[name], limits, options)
         for name, language in LANGUAGES.items()
         if find_spec(language.package) is not None
     }
@@ -78,14 +77,20 @@ NO_ENGINE: Final = (
 """A warning for operators."""
 
 
-def _make_sandbox(
-    engine: str, limits: Limits | None, options: SandboxOptions | None
-) -> AbstractAsyncContextManager[ScriptEngine]:
-    module, _, name = engine.partition(":")
-    made: AbstractAsyncContextManager[ScriptEngine] = getattr(import_module(module), name)(
-        limits=limits, options=options
-    )
-    return made
+def _lua_sandbox(limits: Limits | None, options: SandboxOptions | None) -> AbstractAsyncContextManager[ScriptEngine]:
+    from toolcrib.sandbox.lua import LuaSandbox
+
+    return LuaSandbox(limits=limits, options=options)
+
+
+def _python_sandbox(limits: Limits | None, options: SandboxOptions | None) -> AbstractAsyncContextManager[ScriptEngine]:
+    from toolcrib.sandbox.python import PythonSandbox
+
+    return PythonSandbox(limits=limits, options=options)
+
+
+_SANDBOXES: Final = {"lua": _lua_sandbox, "python": _python_sandbox}
+"""For each language, what makes the sandbox that runs its scripts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from toolcrib.containment import own_errors_only
@@ -97,7 +96,9 @@ class ScriptRunner:
     @cached_property
     def _waiting(self) -> Any:
         """The scripts that wait for answers; loaded with the first script, since it imports the formats of MCP."""
-        return import_module("toolcrib.scripting.questions").WaitingScripts(self.engines.start_soon)
+        from toolcrib.scripting.questions import WaitingScripts
+
+        return WaitingScripts(self.engines.start_soon)
 
     @property
     def languages(self) -> tuple[str, ...]:

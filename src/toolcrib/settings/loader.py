@@ -8,9 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from toolcrib.checks import checked
@@ -192,7 +190,9 @@ def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:
         place.add(f"names a folder that does not exist: {folder}; create it or remove the setting", "scripts", "folder")
         return None
     try:
-        paths = _scripts().script_files(folder)
+        from toolcrib.scripting.files import script_files  # noqa: PLC0415 - it knows the languages; few settings name a folder
+
+        paths = script_files(folder)
     except OSError as error:
         place.add(f"cannot be read: {folder}: {error.strerror or error}", "scripts", "folder")
         return None
@@ -202,15 +202,12 @@ def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:
     return folder
 
 
-def _scripts() -> ModuleType:
-    """What reads scripts: it knows the languages, and few settings name a folder."""
-    return import_module("toolcrib.scripting.files")
-
-
 def _script_problem(path: Path) -> str:
     """Why a script will not become a tool; empty if it will."""
     try:
-        script = _scripts().read_script(path)
+        from toolcrib.scripting.files import read_script  # noqa: PLC0415 - as above
+
+        script = read_script(path)
         check_name(script.name)
         Schema(script.parameters, script.name)
     except ToolcribError as error:

@@ -22,8 +22,8 @@ import anyio
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import StateChannel, StateCodec, StateTable, state_problem
 from toolcrib.state.memory import MemoryChannel, MemoryTable
-from toolcrib.state.options import OpenableStore
 from toolcrib.state.remote_table import FLUSH_S, RemoteTable, TableLimits, ValueWrite, WriteOutcome
+from toolcrib.state.stores import OpenableStore
 from toolcrib.types import JSON, Object
 
 logger = logging.getLogger(__name__)

@@ -3,16 +3,12 @@
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from toolcrib.checks import Seconds, checked, whole_from
 from toolcrib.errors import SettingsError
-from toolcrib.state.base import ListedStore, StateStore
-from toolcrib.state.memory import MemoryStore
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 _FILE: Final = "state.sqlite"
@@ -46,43 +42,6 @@ class StateOptions:
 
 REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://")
 """How the address of a Redis server begins."""
-
-
-class OpenableStore(StateStore, AbstractAsyncContextManager[StateStore], Protocol):
-    """A store that `async with` opens and closes."""
-
-
-class OpenableListedStore(ListedStore, AbstractAsyncContextManager[ListedStore], Protocol):
-    """A store outside this process that `async with` opens and closes."""
-
-
-def has_store(options: StateOptions) -> bool:
-    """Whether there is a store outside this process already; a file is not created for it."""
-    return options.url is not None or (options.path is not None and options.path.is_file())
-
-
-def make_store(options: StateOptions, *, must_open: bool = False) -> OpenableStore:
-    """The store that the options describe; its module is imported only if it is named. Raises `MissingExtra`.
-
-    A file that cannot be opened is replaced by memory, unless it `must_open`.
-    """
-    if options.url is None and options.path is None:
-        return MemoryStore()
-    return make_listed_store(options, must_open=must_open)
-
-
-def make_listed_store(options: StateOptions, *, must_open: bool = True) -> OpenableListedStore:
-    """The store in a file or in Redis that the options describe. Raises `MissingExtra`."""
-    store: OpenableListedStore
-    if options.url is not None:
-        store = import_module("toolcrib.state.redis").RedisStore(
-            options.url, password=options.password, prefix=options.prefix, timeout_s=options.timeout_s
-        )
-    else:
-        store = import_module("toolcrib.state.sqlite").SqliteStore(
-            options.path, max_bytes=options.max_bytes, must_open=must_open
-        )
-    return store
 
 
 def default_state_file(environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform) -> Path | None:

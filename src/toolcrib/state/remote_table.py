@@ -17,7 +17,7 @@ import anyio
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import UNREADABLE, StateCodec
 from toolcrib.state.memory import MemoryTable, table_full
-from toolcrib.state.sqlite import PARSE_AT_ONCE, dump_stepwise, load_stepwise
+from toolcrib.state.stepwise_json import PARSE_AT_ONCE, dump_stepwise, load_stepwise
 
 logger = logging.getLogger(__name__)
 

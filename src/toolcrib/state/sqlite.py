@@ -6,8 +6,6 @@ readable by its owner only. It knows nothing of what its tables hold.
 """
 
 import asyncio
-import json
-import json.scanner
 import logging
 import sqlite3
 import time
@@ -28,7 +26,7 @@ from toolcrib.state.base import UNREADABLE, StateCodec, StateTable, TableOvervie
 from toolcrib.state.batched import BatchedTables
 from toolcrib.state.memory import MemoryChannel, MemoryStore, table_full
 from toolcrib.state.options import DEFAULT_MAX_BYTES
-from toolcrib.types import JSON
+from toolcrib.state.stepwise_json import dump_stepwise, load_stepwise
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +44,6 @@ _OPEN_PAUSE_S: Final = 0.02
 """SQLite does not wait for a lock while it changes the journal mode, so opening a new file is tried again."""
 _ENTRY_BYTES: Final = 100
 """Approximate size of an entry in the file, in addition to its key and value."""
-PARSE_AT_ONCE: Final = 256 * 1024
-"""Longer values are parsed in steps, so that the event loop stays free."""
 _MAX_TOUCHED: Final = 10_000
 """Reads that are noted until the next write; they only decide what is dropped first."""
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -272,28 +268,6 @@ class _DurableTable(Generic[V]):
         except UNREADABLE as error:
             logger.debug("a value of the table %s cannot be read: %s", self._name, error)
             return None
-
-
-class _StepwiseDecoder(json.JSONDecoder):
-    """Parses in Python, so that other threads run meanwhile; the parser in C keeps them waiting until its end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        decoder: Any = json.decoder  # typeshed lacks these parts of `json`
-        scanner: Any = json.scanner
-        self.parse_object = decoder.JSONObject
-        self.parse_array = decoder.JSONArray
-        self.scan_once = scanner.py_make_scanner(self)
-
-
-def load_stepwise(text: str) -> JSON:
-    """Read JSON; a long text in steps."""
-    return _StepwiseDecoder().decode(text) if len(text) > PARSE_AT_ONCE else json.loads(text)
-
-
-def dump_stepwise(value: JSON) -> str:
-    """Write JSON in steps, so that other threads run meanwhile."""
-    return "".join(json.JSONEncoder(separators=(",", ":")).iterencode(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ import anyio.abc
 from toolcrib.server.options import WorkerPlace
 from toolcrib.server.processes.process import SharedAddress, adopt_socket, descriptors
 from toolcrib.state.hub import Answer, HubConnection, HubStore, StateHub
-from toolcrib.state.options import OpenableStore, StateOptions, make_store
+from toolcrib.state.options import StateOptions
+from toolcrib.state.stores import OpenableStore, make_store
 from toolcrib.types import JSON
 
 logger = logging.getLogger("toolcrib.serve")
