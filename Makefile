@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog.py,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-neighbours bench-faults bench-soak bench-capacity bench-mixed dist release lock docs clean
+.PHONY: help setup demo serve test test-all conformance clients gates check bench bench-retrieval bench-million bench-replies bench-results bench-hostile bench-hostile-messages bench-neighbours bench-faults bench-soak bench-capacity bench-mixed dist release lock docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ conformance: $(VENV)/.ready  ## The official MCP conformance suite; ARGS="--comp
 
 clients: $(VENV)/.ready  ## Clients of others in front of real servers; ARGS="'mcp 1'" for one of them
 	$(BIN)/python bench/clients/run.py $(ARGS)
+
+gates: $(VENV)/.ready  ## What a change of the protocol engine must keep, in one run; ARGS="--only walks eras"
+	$(BIN)/python bench/gates.py $(ARGS)
 
 check: $(VENV)/.ready  ## Lint, types and layers
 	$(BIN)/ruff format --check src tests bench examples training scripts

@@ -19,6 +19,7 @@ import processes
 HERE = Path(__file__).parent
 AT_ONCE = (1, 16, 64)
 PAYLOAD = "x" * 64
+PLAIN = {"text": PAYLOAD}
 OLDER = "older session"
 TOOLS = 50
 TOKEN = "of-the-benchmark"  # noqa: S105 - of a server that runs for a minute
@@ -26,7 +27,9 @@ AUTHORIZATION = f"Authorization: Bearer {TOKEN}\r\n"
 
 
 @contextlib.contextmanager
-def toolcrib(upstream: str, surface: str, **settings: Any) -> Iterator[tuple[str, int]]:
+def toolcrib(
+    upstream: str, surface: str, *, python: str = sys.executable, **settings: Any
+) -> Iterator[tuple[str, int]]:
     """toolcrib in front of the upstream, with a token and everything else it does by default."""
     with tempfile.TemporaryDirectory() as folder:
         (secret := Path(folder) / "token").write_text(TOKEN)
@@ -34,7 +37,7 @@ def toolcrib(upstream: str, surface: str, **settings: Any) -> Iterator[tuple[str
         section = {"surfaces": [surface], "state": {"path": f"{folder}/state.sqlite"}, "http": tokens, **settings}
         config = Path(folder) / "toolcrib.json"
         config.write_text(json.dumps({"mcpServers": {"up": {"url": upstream}}, "toolcrib": section}))
-        with processes.gateway(config) as started:
+        with processes.gateway(config, python) as started:
             yield started
 
 
@@ -60,28 +63,28 @@ class Subject:
 
 def started(stack: contextlib.ExitStack) -> list[Subject]:
     """Every subject, running."""
-    plain = {"text": PAYLOAD}
     servers = str(HERE / "servers.py")
     up, up_pid = stack.enter_context(processes.server(servers, "upstream", str(TOOLS)))
-    search, search_pid = stack.enter_context(toolcrib(up, "search"))
-    direct, direct_pid = stack.enter_context(toolcrib(up, "direct"))
     peer, peer_pid = stack.enter_context(processes.server(servers, "fastmcp-connected", up))
     slow, slow_pid = stack.enter_context(processes.server(servers, "fastmcp-default", up))
     return [
-        Subject("direct", up, up_pid, "echo", plain),
-        Subject(f"direct, {OLDER}", up, up_pid, "echo", plain, in_session=True),
-        Subject(
-            "toolcrib, execute_tool",
-            search,
-            search_pid,
-            "execute_tool",
-            {"name": "up:echo", "arguments": plain},
-            headers=AUTHORIZATION,
-        ),
-        Subject("toolcrib, by name", direct, direct_pid, "up__echo", plain, headers=AUTHORIZATION),
-        Subject(f"toolcrib, {OLDER}", direct, direct_pid, "up__echo", plain, AUTHORIZATION, in_session=True),
-        Subject("fastmcp proxy, connected", peer, peer_pid, "echo", plain, calls=300),
-        Subject("fastmcp proxy, default", slow, slow_pid, "echo", plain, calls=64, rounds=1),
+        Subject("direct", up, up_pid, "echo", PLAIN),
+        Subject(f"direct, {OLDER}", up, up_pid, "echo", PLAIN, in_session=True),
+        *gateways(stack, up, "toolcrib"),
+        Subject("fastmcp proxy, connected", peer, peer_pid, "echo", PLAIN, calls=300),
+        Subject("fastmcp proxy, default", slow, slow_pid, "echo", PLAIN, calls=64, rounds=1),
+    ]
+
+
+def gateways(stack: contextlib.ExitStack, up: str, name: str, python: str = sys.executable) -> list[Subject]:
+    """Two gateways in front of the upstream, and the three ways to call through them."""
+    search, search_pid = stack.enter_context(toolcrib(up, "search", python=python))
+    direct, direct_pid = stack.enter_context(toolcrib(up, "direct", python=python))
+    execute = {"name": "up:echo", "arguments": PLAIN}
+    return [
+        Subject(f"{name}, execute_tool", search, search_pid, "execute_tool", execute, headers=AUTHORIZATION),
+        Subject(f"{name}, by name", direct, direct_pid, "up__echo", PLAIN, headers=AUTHORIZATION),
+        Subject(f"{name}, {OLDER}", direct, direct_pid, "up__echo", PLAIN, AUTHORIZATION, in_session=True),
     ]
 
 

@@ -40,9 +40,9 @@ def server(*command: str) -> Iterator[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def gateway(config: Path) -> Iterator[tuple[str, int]]:
+def gateway(config: Path, python: str = sys.executable) -> Iterator[tuple[str, int]]:
     """`toolcrib serve`: its address and process id. Its log is beside the configuration, with the suffix `.log`."""
-    command = [sys.executable, "-m", "toolcrib.cli.main", "serve", "--http", "127.0.0.1:0", "--config", str(config)]
+    command = [python, "-m", "toolcrib.cli.main", "serve", "--http", "127.0.0.1:0", "--config", str(config)]
     log = config.with_suffix(".log")
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
