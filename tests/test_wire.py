@@ -199,7 +199,7 @@ def test_server_meta_is_not_part_of_a_result() -> None:
         ({"method": "elicitation/create", "params": 5}, "params"),
         (
             {"method": "elicitation/create", "params": {"message": "a", "requestedSchema": {}}},
-            "protocol's elicitation/create",
+            "params.requestedSchema.type is required",
         ),
         ({"method": "sampling/createMessage", "params": {"messages": "none", "maxTokens": 1}}, "messages"),
     ],

@@ -10,17 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import mcp_types
-from mcp_types import methods
-from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
-from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from toolcrib.checks import unchecked
 from toolcrib.errors import InvalidTool, UpstreamError
 from toolcrib.formats.mcp import read_entry
+from toolcrib.protocol.content import BLOCK, DOCUMENTS, QUESTIONS, TOOL
 from toolcrib.protocol.messages import NESTED_TOO_DEEP
-from toolcrib.protocol.versions import is_modern
+from toolcrib.protocol.shapes import Problem
+from toolcrib.protocol.versions import (
+    INPUT_REQUESTS,
+    LATEST_MODERN,
+    RELATED_TASK_KEY,
+    content_blocks,
+    is_modern,
+    is_reserved,
+)
 from toolcrib.sanitize import MAX_QUESTION, NO_VALUES, SecretValues, paragraphs, visible, well_formed
 from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.schema.repair import ReadDefinition, read_definition
@@ -28,15 +33,6 @@ from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResul
 
 _new_result: Final = unchecked(ToolResult)
 """For results whose parts have been looked at."""
-_KNOWN_BLOCKS: Final = {
-    "2024-11-05": frozenset({"text", "image", "resource"}),
-    "2025-03-26": frozenset({"text", "image", "resource", "audio"}),
-}
-
-
-_ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_link"})
-
-
 _REASON_LIMIT: Final = 300
 _TOO_DEEP: Final = "toolcrib/tooDeep"
 """The key that marks an entry that takes the place of such a one."""
@@ -47,30 +43,8 @@ _OPTIONAL_FIELDS: Final = frozenset(
 """The fields of a tool that it can do without."""
 
 
-_RESERVED_META: Final = "io.modelcontextprotocol/"
-"""Prefix of `_meta` keys by which a server describes itself."""
-
-
-RELATED_TASK_META: Final = "io.modelcontextprotocol/related-task"
-"""The `_meta` key of the task that a message belongs to."""
-_FORWARDED_META: Final = frozenset({RELATED_TASK_META})
-
-
-CLIENT_CAPABILITIES: Final[Mapping[str, str]] = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""What a server may ask a client, by method, with the capability that the client needs for it."""
-
-_INPUT_REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
-    "elicitation/create": mcp_types.ElicitRequest,
-    "sampling/createMessage": mcp_types.CreateMessageRequest,
-    "roots/list": mcp_types.ListRootsRequest,
-}
-"""What a server may ask of a client during a call."""
-
-
+RELATED_TASK_META: Final = RELATED_TASK_KEY
+CLIENT_CAPABILITIES: Final = INPUT_REQUESTS
 _REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
     "prompts/get": ("messages", list),
     "resources/read": ("contents", list),
@@ -116,14 +90,12 @@ def read_tool(raw: Any, *, namespace: str) -> ReadTool:
     try:
         read = read_definition(raw, label) if isinstance(raw, Mapping) else ReadDefinition(raw)
         entry, left_out = _listable(read.entry)
-        json.dumps(entry, allow_nan=False)
+        encoded = _checked_json(entry)
     except InvalidTool as error:
         return _refused(label, error.message.removeprefix(f"{label}: "))
-    except ValidationError as error:
-        return _refused(label, _first_problem(error))
-    except ValueError:
-        return _refused(label, "it contains a number that is not valid JSON")
-    if not is_plain(to_json(entry)):
+    except ValueError as error:
+        return _refused(label, str(error)[:_REASON_LIMIT])
+    if not is_plain(encoded):
         if visible(label) != label:
             return _refused(visible(label), "its name holds characters that cannot be seen")
         entry = with_visible_texts(entry)
@@ -136,35 +108,34 @@ def _refused(label: str, reason: str) -> ReadTool:
 
 
 def _listable(entry: Any) -> tuple[Any, tuple[str, ...]]:
-    """The entry as every client can read it, and the optional fields that had to go. Raises `ValidationError`."""
+    """The entry as every client can read it, and the optional fields that had to go. Raises `ValueError`."""
+    left_out: list[str] = []
+    while problem := TOOL(entry):
+        field = problem.path[0] if problem.path else ""
+        if field not in _OPTIONAL_FIELDS:
+            raise ValueError(_described(problem, "the definition"))
+        left_out.append(field)
+        entry = {name: value for name, value in entry.items() if name != field}
+    return entry, tuple(left_out)
+
+
+def _described(problem: Problem, whole: str) -> str:
+    """The problem with its field, or with the name of the value itself."""
+    return f"{'.'.join(problem.path) or whole} {problem.expected}"[:_REASON_LIMIT]
+
+
+def _checked_json(entry: Any) -> bytes:
+    """The entry as JSON. Raises `ValueError` for what no client could read."""
     try:
-        _check_listable(entry)
-    except ValidationError as error:
-        wrong = {str(part) for one in error.errors(include_url=False) for part in one["loc"]} & _OPTIONAL_FIELDS
-        left_out = tuple(name for name in entry if name in wrong) if isinstance(entry, Mapping) else ()
-        if not left_out:
-            raise
-        entry = {name: value for name, value in entry.items() if name not in left_out}
-        _check_listable(entry)
-        return entry, left_out
-    return entry, ()
-
-
-def _check_listable(raw: Mapping[str, Any]) -> None:
-    """Raise `ValidationError` if some client's `tools/list` could not carry the tool."""
-    mcp_types.Tool.model_validate(raw, by_name=False)
-    methods.validate_server_result(
-        "tools/list", LATEST_HANDSHAKE_VERSION, {"tools": [_entry_for_era(dict(raw), modern=False)]}
-    )
-    page = {"tools": [raw], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-    methods.validate_server_result("tools/list", LATEST_MODERN_VERSION, page)
-
-
-def _first_problem(error: ValidationError) -> str:
-    """Return the first problem with its field, without the value."""
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(part) for part in problem["loc"] if part not in ("tools", 0)) or "the definition"
-    return f"{field}: {problem['msg']}"[:_REASON_LIMIT]
+        encoded = to_json(entry)
+    except ValueError as error:
+        raise ValueError("it contains text that is not valid Unicode") from error
+    if b"NaN" in encoded or b"Infinity" in encoded:
+        try:
+            json.dumps(entry, allow_nan=False)
+        except ValueError as error:
+            raise ValueError("it contains a number that is not valid JSON") from error
+    return encoded
 
 
 def read_result(raw: Mapping[str, Any]) -> ToolResult:
@@ -211,7 +182,7 @@ def _meta_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     meta = raw.get("_meta")
     if not isinstance(meta, dict):
         return {}
-    return {key: value for key, value in meta.items() if not key.startswith(_RESERVED_META) or key in _FORWARDED_META}
+    return {key: value for key, value in meta.items() if not is_reserved(key)}
 
 
 def read_document(method: str, raw: Mapping[str, Any]) -> ToolResult:
@@ -274,19 +245,11 @@ def _check_input_request(key: str, request: Any) -> None:
     """Raise `UpstreamError` for a request that no client could answer."""
     where = f"The server sent an invalid request for input: inputRequests.{key!r:.60}"
     method = request.get("method") if isinstance(request, dict) else None
-    model = _INPUT_REQUESTS.get(method) if isinstance(method, str) else None
-    if model is None:
-        raise UpstreamError(f"{where} is not one of {', '.join(_INPUT_REQUESTS)}.")
-    try:
-        model.model_validate(request, by_name=False)
-    except ValidationError as error:
-        raise UpstreamError(f"{where}: {_first_problem(error)}.") from error
-    page = {"resultType": "input_required", "inputRequests": {key: request}}
-    try:
-        methods.validate_server_result("tools/call", LATEST_MODERN_VERSION, page)
-    except ValidationError as error:
-        # Every member of the union reports a mismatch, so that no single problem can be named.
-        raise UpstreamError(f"{where} does not match the protocol's {method}.") from error
+    shape = QUESTIONS.get(method) if isinstance(method, str) else None
+    if shape is None:
+        raise UpstreamError(f"{where} is not one of {', '.join(QUESTIONS)}.")
+    if problem := shape(request):
+        raise UpstreamError(f"{where}: {_described(problem, 'it')}.")
 
 
 # -- to a client ---------------------------------------------------------------------------------------------------
@@ -325,7 +288,7 @@ def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
     return entry
 
 
-NEWEST_VERSION: Final = LATEST_MODERN_VERSION
+NEWEST_VERSION: Final = LATEST_MODERN
 """The protocol version of the newest clients."""
 
 
@@ -405,10 +368,8 @@ def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str,
         wire["messages"] = [_readable_message(message, version) for message in wire["messages"]]
     if not is_encodable(wire):
         wire = replace_surrogates(wire)
-    try:
-        methods.validate_server_result(method, version, wire)
-    except ValidationError as error:
-        raise UpstreamError(f"The result of {method} is invalid: {_first_problem(error)}.") from error
+    if problem := DOCUMENTS[method](wire):
+        raise UpstreamError(f"The result of {method} is invalid: {_described(problem, 'it')}.")
     return wire
 
 
@@ -432,27 +393,13 @@ def _input_required_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
 
 
 def _sendable(wire: dict[str, Any], version: str) -> bool:
-    known = _KNOWN_BLOCKS.get(version, _ALL_BLOCKS)
-    if any(block.get("type") not in known for block in wire["content"]):
-        return False
-    if all(block.keys() == {"type", "text"} and isinstance(block["text"], str) for block in wire["content"]):
-        return True  # the common case: plain text needs no validation
-    return _valid(wire, version)
-
-
-def _valid(wire: dict[str, Any], version: str) -> bool:
-    """Whether the version's schema keeps the content unchanged; the modern one also accepts results without content."""
-    try:
-        kept = methods.serialize_server_result("tools/call", version, wire)
-    except ValidationError:
-        return False
-    return len(kept.get("content", ())) == len(wire["content"])
+    known = content_blocks(version)
+    return all(block.get("type") in known and not BLOCK(block) for block in wire["content"])
 
 
 def _readable_block(block: Object, version: str) -> Object:
     """Return the block, or a text block with its JSON if the version cannot carry it."""
-    known = block.get("type") in _KNOWN_BLOCKS.get(version, _ALL_BLOCKS)
-    if known and _valid({"content": [block], "resultType": "complete"}, version):
+    if block.get("type") in content_blocks(version) and not BLOCK(block):
         return block
     return {"type": "text", "text": json.dumps(block, ensure_ascii=False)}
 

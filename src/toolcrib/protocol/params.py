@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from toolcrib.protocol.content import ICON, ROLE, SAMPLED
 from toolcrib.protocol.failures import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -45,7 +46,6 @@ from toolcrib.protocol.versions import (
     is_modern,
 )
 
-ICON: Final = record({"src": text}, {"mimeType": text, "sizes": array_of(text), "theme": one_of("light", "dark")})
 IMPLEMENTATION: Final = record(
     {"name": text, "version": text},
     {"title": text, "description": text, "websiteUrl": text, "icons": array_of(ICON)},
@@ -108,7 +108,7 @@ _SUBSCRIPTIONS: Final = record(
     },
 )
 _VALUE: Final = either(number, boolean, array_of(text), text)
-_SAID: Final = record({"role": one_of("assistant", "user"), "model": text, "content": anything}, {"stopReason": text})
+_SAID: Final = record({"role": ROLE, "model": text, "content": SAMPLED}, {"stopReason": text})
 _ROOTS: Final = record({"roots": array_of(record({"uri": text}, {"name": text}))})
 _CHOSEN: Final = record({"action": one_of("accept", "cancel", "decline")}, {"content": map_of(_VALUE)})
 CLIENT_ANSWERS: Final[Mapping[str, Shape]] = {

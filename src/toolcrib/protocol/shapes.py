@@ -54,6 +54,11 @@ def number(value: Any) -> Problem | None:
     return None if isinstance(value, int | float) and not isinstance(value, bool) else Problem("must be a number")
 
 
+def fraction(value: Any) -> Problem | None:
+    """Accept a number from 0 to 1."""
+    return number(value) or (None if 0 <= value <= 1 else Problem("must be from 0 to 1"))
+
+
 def boolean(value: Any) -> Problem | None:
     """Accept true and false."""
     return None if isinstance(value, bool) else Problem("must be true or false")
