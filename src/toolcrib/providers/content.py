@@ -16,7 +16,6 @@ from enum import Enum
 from os import PathLike, fspath
 from typing import Any, Final
 
-from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from toolcrib.errors import ExecutionFailed
@@ -424,8 +423,8 @@ def _find_unencodable(value: Any) -> tuple[str, Any]:
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, BaseModel):
-        value = {name: getattr(value, name, None) for name in type(value).model_fields}
+    if isinstance(names := getattr(type(value), "model_fields", None), Mapping):  # of a pydantic model
+        value = {name: getattr(value, name, None) for name in names}
     elif is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name, None) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -34,7 +34,6 @@ from toolcrib.providers.base import CallbackList, Provider
 from toolcrib.providers.builder import ToolBuilder, bind_handler, checked_tool
 from toolcrib.providers.callable_info import CallableInfo, inspect_callable, parse_docstring
 from toolcrib.providers.definitions import invalid_words, validated
-from toolcrib.providers.function_schema import ParameterModel, ReturnConverter
 from toolcrib.types import BackendKind, Context, Key, Object, Tool, ToolResult, Unsubscribe, Visibility, VisibilityName
 
 logger = logging.getLogger(__name__)
@@ -74,12 +73,12 @@ class FunctionTool:
 
     tool: Tool
     target: CallableInfo
-    parameters: ParameterModel
-    returned: ReturnConverter
+    to_values: Callable[[Object], Mapping[str, Any]]
+    to_result: Callable[[Any], ToolResult]
 
     def values(self, arguments: Object) -> Mapping[str, Any]:
         """Convert the arguments to the annotated types. Raises `InvalidArguments`."""
-        return self.parameters.values(arguments)
+        return self.to_values(arguments)
 
     async def run(self, ctx: Context, values: Mapping[str, Any], workers: WorkerThreads) -> ToolResult:
         """Call the function, and convert what it returns to a result.
@@ -87,7 +86,7 @@ class FunctionTool:
         A function that is not async runs in a thread. Raises `ExecutionFailed` for a value that is not JSON or does not
         match the return annotation, and what the function raises.
         """
-        return await self.target.run(ctx, values, self.returned.result, workers)
+        return await self.target.run(ctx, values, self.to_result, workers)
 
 
 def function_tool(
@@ -123,6 +122,9 @@ def function_tool(
     >>> function_tool(add).tool.input_schema["properties"]
     {'a': {'type': 'integer'}, 'b': {'default': 1, 'type': 'integer'}}
     """
+    # Loads pydantic, which gateways without functions do without.
+    from toolcrib.providers.function_schema import ParameterModel, ReturnConverter  # noqa: PLC0415 - as above
+
     known = "" if name is None else _tool_id(namespace, name)
     target = inspect_callable(function, who=known, promises=output_schema is None)
     named = _function_name(target) if name is None else name
@@ -145,7 +147,7 @@ def function_tool(
         version=version,
         meta=meta or {},
     )
-    return FunctionTool(tool=validated(tool), target=target, parameters=parameters, returned=returned)
+    return FunctionTool(tool=validated(tool), target=target, to_values=parameters.values, to_result=returned.result)
 
 
 def _function_name(target: CallableInfo) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from toolcrib.errors import SettingsError
 
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SIMPLE = re.compile(r"[\w-]+")
 _MAX_BYTES = 16 * 1024 * 1024
 Syntax = Literal["json", "toml", "yaml"]
@@ -57,6 +58,15 @@ _YAML_WORDS: Final[Mapping[str, Any]] = {
 _MAX_YAML_CHARS: Final = 256 * 1024
 _MAX_YAML_NODES: Final = 100_000
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def snake(key: str) -> str:
+    """The normal spelling of a key.
+
+    >>> snake("allowedTools"), snake("allowed-tools")
+    ('allowed_tools', 'allowed_tools')
+    """
+    return _HUMP.sub("_", key).replace("-", "_").lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from toolcrib.settings.clients import (
     switched,
     value_at,
 )
-from toolcrib.settings.document import FieldPath, Problems, dotted
+from toolcrib.settings.document import FieldPath, Problems, dotted, snake
 from toolcrib.settings.env import VariableExpander, VariableSource, read_dotenv
 from toolcrib.settings.logins import read_auth
 from toolcrib.settings.models import ToolOverrideTable
@@ -38,7 +38,6 @@ from toolcrib.settings.validation import (
     display,
     kind,
     known_keys,
-    snake,
     url_problem,
     validate,
 )

@@ -13,8 +13,8 @@ import anyio.abc
 import anyio.to_thread
 
 from toolcrib.errors import ToolcribError, missing_extra
+from toolcrib.settings.document import snake
 from toolcrib.settings.options import Settings
-from toolcrib.settings.validation import snake
 from toolcrib.upstream.options import ServerOptions
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from toolcrib.settings.document import FieldPath, Problems
+from toolcrib.settings.document import FieldPath, Problems, snake
 
 M = TypeVar("M", bound="Table")
 
@@ -44,7 +44,6 @@ _REPLACED: Final = {
 }
 """Settings of earlier versions, each with what to write instead."""
 _LISTS_OF_TABLES: Final = frozenset({"tokens", "rules", "issuers"})
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (type(None), "null"),
     (bool, "true or false"),
@@ -315,15 +314,6 @@ Words = tuple[NonEmpty, ...]
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
-
-
-def snake(key: str) -> str:
-    """The normal spelling of a key.
-
-    >>> snake("allowedTools"), snake("allowed-tools")
-    ('allowed_tools', 'allowed_tools')
-    """
-    return _HUMP.sub("_", key).replace("-", "_").lower()
 
 
 def closest(entry: str, known: set[str]) -> str:
