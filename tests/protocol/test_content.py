@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcp_types import methods
 from pydantic import ValidationError
 
-from toolcrib.protocol.content import BLOCK, DOCUMENTS, QUESTIONS, TOOL
+from toolcrib.protocol.content import BLOCK, DOCUMENTS, LISTED, QUESTIONS, TOOL
 
 _texts = st.sampled_from(["", "a", "text", "object", "assistant", "dark"])
 # Wrong in a way that the SDK does not convert: it takes "5" for a number, and 1 for true.
@@ -103,6 +103,12 @@ _documents = {
         {"completion": _record({"values": _mixed(st.lists(_text, max_size=2))}, total=_number, hasMore=_flag)}
     ),
 }
+_arguments = _mixed(st.lists(_record({"name": _text}, description=_text, required=_flag), max_size=2))
+_entries = {
+    "prompts/list": _record({"name": _text}, title=_text, arguments=_arguments, icons=_icons, _meta=_meta),
+    "resources/list": _record({"name": _text, "uri": _text}, size=_number, mimeType=_text, icons=_icons, **_about),
+    "resources/templates/list": _record({"name": _text, "uriTemplate": _text}, mimeType=_text, icons=_icons, **_about),
+}
 _MODERN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
@@ -155,3 +161,15 @@ def test_a_document_is_accepted_as_by_the_generated_validators(method: str, data
 def test_a_question_is_accepted_as_by_the_generated_validators(question: dict[str, Any]) -> None:
     page = {"resultType": "input_required", "inputRequests": {"q": question}}
     assert (QUESTIONS[question["method"]](question) is None) == accepted("tools/call", "2026-07-28", page)
+
+
+@pytest.mark.parametrize("method", sorted(LISTED))
+@given(st.data())
+def test_an_entry_of_a_list_is_accepted_if_the_clients_of_all_versions_can_read_it(
+    method: str, data: st.DataObject
+) -> None:
+    entry = data.draw(_entries[method])
+    key = "resourceTemplates" if "templates" in method else method.partition("/")[0]
+    older, newer = {key: [entry]}, {key: [entry], **_MODERN}
+    expected = accepted(method, "2025-11-25", older) and accepted(method, "2026-07-28", newer)
+    assert (LISTED[method](entry) is None) == expected

@@ -12,6 +12,7 @@ from toolcrib.protocol.headers import (
     check_param_headers,
     decode_header,
     encode_header,
+    read_header_map,
     repeated_header,
     request_headers,
 )
@@ -77,3 +78,30 @@ def test_a_header_that_comes_twice_is_found_whatever_its_case() -> None:
     assert repeated_header([("Mcp-Method", "a"), ("MCP-METHOD", "a")]) == "mcp-method"
     assert repeated_header([("Mcp-Param-N", "1"), ("mcp-param-n", "2")]) == "mcp-param-n"
     assert repeated_header([("accept", "a"), ("accept", "b"), ("mcp-name", "c")]) is None
+
+
+_annotated = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["string", "integer", "number", "object", None]),
+        "x-mcp-header": st.sampled_from(["A", "a", "B", "not a token", "", 7]),
+    },
+)
+_schemas = st.recursive(
+    _annotated,
+    lambda inner: st.dictionaries(
+        st.sampled_from(["properties", "$defs", "items", "anyOf", "default", "additionalProperties"]),
+        inner | st.dictionaries(st.sampled_from(["x", "y"]), inner, max_size=2) | st.lists(inner, max_size=2),
+        max_size=2,
+    ),
+    max_leaves=6,
+)
+
+
+@given(_schemas)
+def test_the_arguments_to_repeat_are_those_that_the_sdk_finds(schema: dict[str, Any]) -> None:
+    if inbound.find_invalid_x_mcp_header(schema) is not None:
+        with pytest.raises(ValueError, match="x-mcp-header"):
+            read_header_map(schema)
+    else:
+        assert read_header_map(schema) == inbound.x_mcp_header_map(schema)

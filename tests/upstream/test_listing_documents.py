@@ -88,7 +88,7 @@ async def test_entries_that_some_client_could_not_read_are_set_aside_alone_and_l
         await call(server, "tell", notices=[REVISED], lists=more)
         await until(server, lambda: server.documents() is not before)
     (notified,) = [one.getMessage() for one in caplog.records if "rejected" in one.message]
-    assert notified.startswith(f"raw: of the entries of prompts/list, {len(bad)} were rejected: number 1 (name: ")
+    assert notified.startswith(f"raw: of the entries of prompts/list, {len(bad)} were rejected: number 1 (name must ")
     assert notified.endswith(f", and {len(bad) - 3} more")
 
 

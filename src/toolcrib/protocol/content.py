@@ -86,6 +86,14 @@ BLOCK: Final = tagged(
         "resource": record({"resource": RESOURCE}, _ABOUT),
     },
 )
+_NAMED: Final = {"title": text, "description": text, "icons": array_of(ICON), "_meta": mapping}
+_ARGUMENT: Final = record({"name": text}, {"title": text, "description": text, "required": boolean})
+LISTED: Final[Mapping[str, Shape]] = {
+    "prompts/list": record({"name": text}, {"arguments": array_of(_ARGUMENT), **_NAMED}),
+    "resources/list": record({"name": text, "uri": text}, {**_LINK, **_ABOUT}),
+    "resources/templates/list": record({"name": text, "uriTemplate": text}, {**_NAMED, "mimeType": text, **_ABOUT}),
+}
+"""The entries of lists other than that of tools."""
 DOCUMENTS: Final[Mapping[str, Shape]] = {
     "prompts/get": record(
         {"messages": array_of(record({"role": ROLE, "content": BLOCK}))}, {"description": text, "_meta": mapping}

@@ -6,7 +6,7 @@ A header holds printable ASCII. Any other value is written in base64, between `=
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from toolcrib.protocol.failures import HEADER_MISMATCH, RpcError
@@ -152,3 +152,61 @@ def _agree(decoded: str | None, value: Any, rendered: str | None) -> bool:
         except (ValueError, OverflowError):
             return False
     return decoded == rendered
+
+
+# -- which arguments a tool wants repeated -------------------------------------------------------------------------
+
+ANNOTATION: Final = "x-mcp-header"
+"""In the schema of an argument: the end of the name of the header that repeats it."""
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_REPEATABLE: Final = frozenset({"string", "integer", "boolean"})
+_SCHEMAS: Final = frozenset(
+    {"items", "contains", "unevaluatedItems", "additionalProperties", "propertyNames", "unevaluatedProperties"}
+    | {"not", "if", "then", "else", "contentSchema"}
+)
+_LISTS_OF_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMAS_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+_Path = tuple[str, ...]
+
+
+def read_header_map(schema: Any) -> HeaderMap:
+    """Return which arguments the input schema of a tool wants repeated. Raises `ValueError` if it must not.
+
+    >>> read_header_map({"properties": {"to": {"type": "string", "x-mcp-header": "To"}}})
+    {('to',): 'To'}
+    """
+    found: dict[_Path, str] = {}
+    names: set[str] = set()
+    for path, part in _parts(schema):
+        if ANNOTATION not in part:
+            continue
+        if not path:
+            raise ValueError(f"{ANNOTATION} is not on an argument, or one within `properties` alone")
+        name, where = part[ANNOTATION], f"{ANNOTATION} of {'.'.join(path)}"
+        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            raise ValueError(f"{where} cannot be part of the name of a header")
+        if not isinstance(kind := part.get("type"), str) or kind not in _REPEATABLE:
+            raise ValueError(f"{where} is on an argument that is no string, integer or boolean")
+        if name.lower() in names:
+            raise ValueError(f"{where} is the same as that of another argument")
+        names.add(name.lower())
+        found[path] = name
+    return found
+
+
+def _parts(schema: Any) -> Iterator[tuple[_Path | None, Mapping[str, Any]]]:
+    """Yield each schema in a schema with its path, or None where it is behind more than names of properties."""
+    todo: list[tuple[_Path | None, Any]] = [((), schema)]
+    while todo:  # a schema may be nested more deeply than functions can call each other
+        path, part = todo.pop()
+        if not isinstance(part, Mapping):
+            continue
+        yield path, part
+        for word, inner in part.items():
+            if word in _SCHEMAS:
+                todo.append((None, inner))
+            elif word in _LISTS_OF_SCHEMAS and isinstance(inner, list):
+                todo += ((None, one) for one in inner)
+            elif word in _SCHEMAS_BY_NAME and isinstance(inner, Mapping):
+                is_chain = path is not None and word == "properties"
+                todo += (((*(path or ()), name) if is_chain else None, one) for name, one in inner.items())

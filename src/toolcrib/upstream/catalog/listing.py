@@ -14,15 +14,13 @@ from typing import Any, Final, Literal
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header, x_mcp_header_map
-from mcp_types import METHOD_NOT_FOUND, methods
-from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
-from pydantic import ValidationError
 from pydantic_core import to_json
 
 from toolcrib.errors import InvalidName, ToolcribError
 from toolcrib.names import check_name
-from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.content import LISTED
+from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind
+from toolcrib.protocol.headers import ANNOTATION, read_header_map
 from toolcrib.protocol.messages import NESTED_TOO_DEEP
 from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
@@ -46,11 +44,10 @@ _TOOLS_PER_CHECKPOINT: Final = 10
 """Definitions read before other tasks get a turn."""
 _LARGE_BYTES: Final = 64 * 1024
 """A longer definition is read in a thread, since that may take longer than other requests should wait."""
-_HEADER_ANNOTATION: Final = f'"{X_MCP_HEADER_KEY}"'.encode()
+_HEADER_ANNOTATION: Final = f'"{ANNOTATION}"'.encode()
 """Only a definition with this key in its JSON has to be searched for such annotations."""
 _NO_TASKS: Final = "it runs only as a task, but its server does not declare that it takes tasks"
 _EXECUTION: Final = b'"execution"'
-_MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _MAX_URI: Final = 8192
 _ENTRIES_PER_CHECKPOINT: Final = 50
 """Entries read before other tasks get a turn."""
@@ -350,9 +347,10 @@ class _ToolListReader:
         """Return the tool with the arguments that are sent as headers too."""
         if _HEADER_ANNOTATION not in data:
             return RemoteTool(tool=tool, digest=digest, own_name=tool.name)
-        if (invalid := find_invalid_x_mcp_header(tool.input_schema)) is not None:
-            return Rejected(tool=tool.name, reason=invalid)
-        header_map = x_mcp_header_map(tool.input_schema)
+        try:
+            header_map = read_header_map(tool.input_schema)
+        except ValueError as error:
+            return Rejected(tool=tool.name, reason=str(error)[:_MAX_PROBLEM])
         return RemoteTool(tool=tool, digest=digest, header_map=header_map, own_name=tool.name)
 
     def _reject_missing(self) -> None:
@@ -602,8 +600,8 @@ def _entry_problem(what: _ListSpec, entry: Any) -> str:
 
 def _invalid_field(what: _ListSpec, entry: Any) -> str:
     try:
-        methods.validate_server_result(what.method, LATEST_HANDSHAKE_VERSION, {what.entries: [entry]})
-        methods.validate_server_result(what.method, LATEST_MODERN_VERSION, {what.entries: [entry], **_MODERN_FIELDS})
+        if problem := LISTED[what.method](entry):
+            return f"{'.'.join(problem.path) or 'the entry'} {problem.expected}"[:_MAX_PROBLEM]
         json.dumps(entry, allow_nan=False)
         if not is_encodable(entry):
             return "it contains an unpaired surrogate, which cannot be sent"
@@ -611,9 +609,6 @@ def _invalid_field(what: _ListSpec, entry: Any) -> str:
             _check_prompt_name(entry["name"])
         elif not 0 < len(entry[what.key]) <= _MAX_URI or not entry[what.key].isprintable():
             return f"{what.key} is empty, too long, or contains control characters"
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        return f"{'.'.join(str(part) for part in first['loc'][2:]) or 'the entry'}: {first['msg']}"[:_MAX_PROBLEM]
     except InvalidName:
         return "name is empty, too long, or contains characters that cannot be seen"
     except ValueError:
