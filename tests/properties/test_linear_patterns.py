@@ -16,6 +16,7 @@ import pytest
 from tests.growth import MAX_GROWTH, growth, repeated
 
 import toolcrib
+from toolcrib.trust import patterns
 
 UNITS: Final = (
     *(
@@ -172,6 +173,8 @@ def _patterns() -> dict[str, _Pattern]:
                 found[f"{module.__name__}.{name}[{number}]"] = _Pattern(pattern, anchored)
         for number, (method, pattern) in enumerate(_in_functions(path)):
             found[f"{module.__name__}, in a function [{number}]"] = _Pattern(pattern, method in _ANCHORED)
+    for number, signal in enumerate(patterns.all_signals()):
+        found[f"toolcrib.trust.lint_rules.{signal.name}[{number}]"] = _Pattern(signal.pattern, anchored=False)
     seen = set[tuple[Any, int, bool]]()
     once = dict[str, _Pattern]()
     for place, one in found.items():
@@ -213,6 +216,7 @@ def test_all_patterns_are_found() -> None:
     assert len(PATTERNS) > 300
     assert "toolcrib.sanitize._SECRETS[0]" in PATTERNS
     assert "toolcrib.trust.lint, in a function [0]" in PATTERNS
+    assert any(place.startswith("toolcrib.trust.lint_rules.give[") for place in PATTERNS)
 
 
 @pytest.mark.parametrize("place", PATTERNS)

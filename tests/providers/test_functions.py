@@ -403,7 +403,7 @@ class Greeter:
     greeting = "hi"
 
     def greet(self, name: str) -> str:
-        """Greet somebody."""
+        """Greet someone."""
         return f"{self.greeting} {name}"
 
     async def __call__(self, name: str) -> str:
@@ -419,7 +419,7 @@ class Greeter:
 
 
 def tell(user: str, name: str, times: int = 1) -> list[Any]:
-    """Tell somebody."""
+    """Tell someone."""
     return [user, name, times]
 
 
@@ -434,14 +434,14 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("function", "answer", "name", "described"),
     [
-        (Greeter().greet, "hi ann", "greet", "Greet somebody."),
+        (Greeter().greet, "hi ann", "greet", "Greet someone."),
         (Greeter(), "hi ann!", "Greeter", "Greets."),
         (Greeter.__dict__["shout"], "ANN", "shout", ""),
         (Greeter.make, "Greeter ann", "make", ""),
-        (functools.partial(tell, "me"), ["me", "ann", 1], "tell", "Tell somebody."),
-        (functools.partial(tell, user="you", times=3), ["you", "ann", 3], "tell", "Tell somebody."),
+        (functools.partial(tell, "me"), ["me", "ann", 1], "tell", "Tell someone."),
+        (functools.partial(tell, user="you", times=3), ["you", "ann", 3], "tell", "Tell someone."),
         (functools.partial(Greeter()), "hi ann!", "Greeter", "Greets."),
-        (wrapped(Greeter().greet), "hi ann", "greet", "Greet somebody."),
+        (wrapped(Greeter().greet), "hi ann", "greet", "Greet someone."),
     ],
 )
 async def test_anything_that_can_be_called_can_be_a_tool(

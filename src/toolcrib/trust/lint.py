@@ -44,7 +44,7 @@ _NAME_ORDER: Final = re.compile(
 )
 _ASKS: Final = re.compile(
     r"\b(?:(?:whole|entire|full|complete|all)(?: of)?(?: the)? (?:conversation|chat|message|previous)\w*|system prompt|"
-    r"everything (?:that )?the user (?:has )?(?:said|t[o]ld|typed|asked|written)|"
+    r"everything (?:that )?the user (?:has )?(?:said|told|typed|asked|written)|"
     r"chain[- ]of[- ]thought|hidden instructions|previous (?:messages|tool results)|results of all tools)\b"
 )
 _KNOWS: Final = re.compile(
