@@ -19,6 +19,7 @@ NO_SECRETS = {
     "IdentityProviderOptions.client_auth": "the name of a method",
     "SurfaceOptions.tokens": "how tokens are counted",
     "SearchTable.tokens": "how tokens are counted",
+    "ToolcribTable.tokens": "how tokens are counted",
     "ToolcribTable.auth": "a table, whose own fields are looked at",
     "Settings.auth": "the same",
     "ToolcribTable.secrets": "the same",

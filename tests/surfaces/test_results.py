@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -10,11 +11,10 @@ import mcp
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from toolcrib import App, Settings
+from toolcrib import App, Settings, load_settings
 from toolcrib.errors import StateUnavailable
 from toolcrib.gateway.options import GatewayOptions, ResultOptions
 from toolcrib.providers.content import image
-from toolcrib.settings.models import ToolcribTable
 from toolcrib.state.base import StateCodec, StateStore, StateTable
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
@@ -263,10 +263,12 @@ async def test_read_result_is_listed_nowhere_so_it_costs_nothing_at_rest() -> No
         assert "read_result" not in [tool.name for tool in (await client.list_tools()).tools]
 
 
-async def test_the_budget_and_the_room_for_results_are_settings() -> None:
-    table = ToolcribTable.model_validate({"results": {"tokens": 100, "bytes": 10, "keep": 60, "keep_bytes": 1000}})
+async def test_the_budget_and_the_room_for_results_are_settings(tmp_path: Path) -> None:
+    file = tmp_path / "toolcrib.json"
+    given = {"tokens": 100, "bytes": 10, "keep": 60, "keep_bytes": 1000}
+    file.write_text(json.dumps({"toolcrib": {"results": given}}))
     options = ResultOptions(tokens=100, bytes=10, keep_s=60.0, keep_bytes=1000)
-    assert table.gateway(Any).results == options  # type: ignore[arg-type] # no path in this table is relative
+    assert load_settings(file, environ={}).gateway.results == options
 
 
 async def test_the_oldest_result_of_a_caller_goes_when_its_share_is_full() -> None:

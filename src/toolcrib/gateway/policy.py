@@ -8,9 +8,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from toolcrib.checks import checked
+from toolcrib.checks import InFiles, Text, checked
 from toolcrib.errors import InsufficientScope, SettingsError
 from toolcrib.providers.accounts import group_key
 from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
@@ -192,6 +192,24 @@ def _check_pattern(text: object, field: str, such_as: str = "admin:* or *:delete
     return text
 
 
+def pattern_problem(text: str) -> str:
+    """What is wrong with a pattern in a settings file; empty if nothing is."""
+    try:
+        Patterns((text,), field="pattern")
+    except SettingsError as error:
+        return error.message.removeprefix("pattern[0] ").removesuffix(".")
+    return ""
+
+
+def _empty_problem(items: tuple[str, ...]) -> str:
+    return "" if items else "must not be empty; leave it out to match everything"
+
+
+Pattern = Annotated[Text, InFiles(pattern_problem)]
+"""One of `Patterns`."""
+_Words = Annotated[tuple[Text, ...], InFiles(_empty_problem)]
+
+
 @checked(error=SettingsError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
@@ -201,29 +219,29 @@ class Rule:
     neither covers every tool.
     """
 
-    tools: tuple[str, ...] = ()
+    tools: Annotated[tuple[Pattern, ...], InFiles(_empty_problem)] = ()
     """Patterns over canonical ids; see `Patterns`."""
-    tags: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
+    tags: _Words = ()
+    scopes: _Words = ()
     """Scopes that a caller needs to be named; empty means that scopes do not matter."""
     need: Literal["any", "all"] = "any"
     """Whether any one of the scopes is enough, or all are needed."""
-    tenants: tuple[str, ...] = ()
+    tenants: _Words = ()
     """Tenants whose callers are named; empty means all."""
-    issuers: tuple[str, ...] = ()
+    issuers: _Words = ()
     """Authorization servers whose callers are named; empty means all callers, with a token of any kind."""
-    callers: tuple[str, ...] = ()
+    callers: _Words = ()
     """Ids of callers that are named, or patterns such as `ci-*`; empty means all. An id is unique within its tenant or
     issuer only, so name one of those too where there are several.
     """
-    roles: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    roles: _Words = ()
+    groups: _Words = ()
     """Roles and groups, as issuers say them, of which a caller needs one of each to be named; empty means all."""
     action: Action | None = None
     """Only seeing or only calling; None means both. A caller that may not see a tool can never call it."""
     effect: Effect = "allow"
     """For the callers that the rule names."""
-    otherwise: Effect | Literal["next"] = "hide"
+    otherwise: Literal["allow", "hide", "approve", "next"] = "hide"
     """For all others; `next` leaves them to the rules below."""
 
     def __post_init__(self) -> None:

@@ -4,9 +4,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from toolcrib.checks import Count, Positive, PositiveShare, Seconds, Share, checked, whole_from
+from toolcrib.checks import (
+    Constraint,
+    Count,
+    InFiles,
+    Positive,
+    PositiveShare,
+    Seconds,
+    Share,
+    Text,
+    checked,
+    file_problem,
+    whole_from,
+)
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.policy import Patterns
+from toolcrib.gateway.policy import Pattern, Patterns
 
 ApprovalMode = Literal["never", "destructive", "writing", "always"]
 """Which calls a person must agree to.
@@ -73,7 +85,7 @@ class CacheOptions:
     max_entries: Count = 1000
     max_bytes: Count = 16 * 1024 * 1024
     """Approximate size of all answers together; a larger answer is not cached."""
-    tools: tuple[str, ...] = ()
+    tools: tuple[Pattern, ...] = ()
     """Patterns of the tools whose answers are cached, whatever their annotations; empty means every tool with
     `readOnlyHint: true`."""
     per: Literal["caller", "scope"] = "caller"
@@ -90,7 +102,7 @@ class CacheOptions:
 class AuditFileOptions:
     """The file of an audit log that shows whether it was changed."""
 
-    path: Path
+    path: Annotated[Path, InFiles(file_problem, raw=True)]
     max_bytes: Annotated[int, whole_from(1024)] = 64 * 1024 * 1024
     """About how large the file may become before a new one is begun; the old one keeps the number of its last record
     in its name."""
@@ -100,7 +112,7 @@ class AuditFileOptions:
     """Wait until the disk has each record. Without it, a crash of the machine may lose the last ones."""
     required: bool = False
     """Refuse calls while the file cannot be written. Without it, they go on, and the log counts those it lacks."""
-    key: str | None = field(default=None, repr=False)
+    key: Text | None = field(default=None, repr=False)
     """Signs the records, and keys the digests in them; at least 16 characters. Without it, a program that
     may write the file can also make a new chain, and the digests can be compared only within one run."""
 
@@ -114,7 +126,7 @@ class AuditFileOptions:
 class CallOptions:
     """The middleware around every call; the docstring of `toolcrib.middleware` has the order."""
 
-    audit: bool | str = False
+    audit: Annotated[bool | Text, InFiles(Constraint("true, false or the name of a logger"))] = False
     """Log a line of JSON for every call, to the logger `toolcrib.audit` or to the one named here."""
     audit_file: AuditFileOptions | None = None
     """Write a record of every call to this file too."""
@@ -138,13 +150,13 @@ class CallOptions:
     cache: CacheOptions | None = None
     approval: ApprovalMode = "never"
     """Which calls need approval, in addition to those for which the policy asks."""
-    approved: tuple[str, ...] = ()
+    approved: tuple[Pattern, ...] = ()
     """Patterns of tools that `approval` does not apply to. The policy's own decisions are not affected."""
     approval_wait_s: Seconds = 120.0
     """How long a call waits for a person's answer, in seconds."""
     approval_expires_s: Seconds = 600.0
     """How long a question that a client shows to a person stays valid, in seconds."""
-    approval_key: str | None = field(default=None, repr=False)
+    approval_key: Text | None = field(default=None, repr=False)
     """Signs the questions; at least 16 characters, and the same for all processes that serve one address. Without it,
     each process makes its own key."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from toolcrib.checks import Count, Delay, Seconds, checked, whole_from
+from toolcrib.checks import ABOVE_0_S, Count, Delay, InFiles, Seconds, Text, checked, quoted, whole_from
 from toolcrib.types import LOCAL, Caller
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
@@ -52,25 +52,31 @@ class Token:
         return f"Token(caller={self.caller!r}, tenant={self.tenant!r}, scopes={sorted(self.scopes)!r})"
 
 
+def _path_problem(path: str) -> str:
+    if path.rstrip("/") in HEALTH_PATHS:
+        return f"cannot be {path}, which answers health checks; choose another path, such as /mcp"
+    return "" if path.startswith("/") else f'must begin with "/", not {quoted(path)}'
+
+
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
     """Where the server listens for HTTP, and who may connect."""
 
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     port: Annotated[int, whole_from(0, 65535)] = 8000
-    path: str = "/mcp"
+    path: Annotated[Text, InFiles(_path_problem)] = "/mcp"
     tokens: tuple[Token, ...] = ()
     """Who may connect. Empty means anyone, which is allowed only on a loopback address."""
     allowed_hosts: tuple[str, ...] = ()
     """Host header values accepted in addition to the address itself; `name:*` means any port."""
     allowed_origins: tuple[str, ...] = ()
     """Origin header values accepted in addition to the address itself."""
-    max_body_bytes: Count = 4 * 1024 * 1024
+    max_body_bytes: Annotated[Count, InFiles(whole_from(1024))] = 4 * 1024 * 1024
     """The largest request body, in bytes."""
     max_body_nodes: Count = 200_000
     """Values and keys in the JSON of a request."""
-    max_head_bytes: Count = 64 * 1024
+    max_head_bytes: Annotated[Count, InFiles(whole_from(1024))] = 64 * 1024
     """The largest head of a request, in bytes: its URL and headers."""
     max_headers: Count = 100
     """Headers of one request."""
@@ -104,13 +110,13 @@ class HttpOptions:
     """How long such a session lasts without a request, in seconds; at most a minute before it is used at all."""
     keep_alive_s: Seconds = 75
     """How long a connection without a request stays open, in seconds."""
-    replica_url: str = ""
+    replica_url: Text = ""
     """Where other processes that share the state reach this one, such as `http://10.0.0.7:8000`; empty for its own
     address.
     """
     workers: Count = 1
     """Processes that `toolcrib serve` runs for this address; with more than one, another one watches over them."""
-    drain_s: Delay = 2.5
+    drain_s: Annotated[Delay, InFiles(ABOVE_0_S)] = 2.5
     """How long running calls may take to finish after SIGTERM, in seconds."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies that are believed: their `X-Forwarded-Host`, `-Proto`, `-Prefix` and `-For`."""

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 from pydantic import ConfigDict, Field
 
-from toolcrib.checks import Natural, Seconds
+from toolcrib.checks import Natural, Seconds, Text
 from toolcrib.errors import ToolcribError
 from toolcrib.names import nearest_namespace
 from toolcrib.settings.clients import (
@@ -29,15 +29,15 @@ from toolcrib.settings.clients import (
 from toolcrib.settings.document import FieldPath, Problems, dotted, snake
 from toolcrib.settings.env import VariableExpander, VariableSource, read_dotenv
 from toolcrib.settings.logins import read_auth
-from toolcrib.settings.models import ToolOverrideTable
+from toolcrib.settings.models import ServerTimeouts, ToolOverrideTable
 from toolcrib.settings.validation import (
-    NonEmpty,
     Place,
     Table,
     closest,
     display,
     kind,
     known_keys,
+    options_of,
     url_problem,
     validate,
 )
@@ -121,16 +121,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OWN_TIMEOUTS: Final = 'write "timeouts": {"start": 60, "list": 30, "call": 60}, in seconds'
 
 
-class ServerTimeouts(Table):
-    """Deadlines of one server."""
-
-    start_s: Seconds | None = None
-    list_s: Seconds | None = None
-    call_s: Seconds | None = None
-    call_max_s: Seconds | None = None
-    find_s: Seconds | None = None
-
-
 class ServerEntry(Table):
     """One server as a client's file has it, after `ALIASES`. Other keys are allowed, and warned of.
 
@@ -141,16 +131,16 @@ class ServerEntry(Table):
 
     type: Any = None
     transport: Any = None
-    command: NonEmpty | None = None
+    command: Text | None = None
     args: tuple[str, ...] = ()
     env: dict[str, Any] = Field(default_factory=dict)
-    env_file: NonEmpty | None = None
-    cwd: NonEmpty | None = None
-    url: NonEmpty | None = None
-    server_url: NonEmpty | None = None
-    http_url: NonEmpty | None = None
+    env_file: Text | None = None
+    cwd: Text | None = None
+    url: Text | None = None
+    server_url: Text | None = None
+    http_url: Text | None = None
     headers: dict[str, Any] = Field(default_factory=dict)
-    bearer_token_env_var: NonEmpty | None = None
+    bearer_token_env_var: Text | None = None
     auth: Any = None
     env_http_headers: dict[str, str] = Field(default_factory=dict)
     env_vars: tuple[Any, ...] = ()
@@ -164,7 +154,7 @@ class ServerEntry(Table):
     disabled: bool = False
     enabled: bool = True
     timeouts: ServerTimeouts = Field(default_factory=ServerTimeouts.model_construct)
-    namespace: NonEmpty | None = None
+    namespace: Text | None = None
     protocol: ProtocolName = "auto"
     sessions: SessionMode | None = None
     trust: TrustMode | bool = "warn"
@@ -176,8 +166,8 @@ class ServerEntry(Table):
     delegate_search: bool = False
     retries: Natural | None = None
     retry_interval_s: Seconds | None = None
-    group: NonEmpty | None = None
-    account: NonEmpty | None = None
+    group: Text | None = None
+    account: Text | None = None
 
     def flags(self) -> dict[str, Any]:
         """The fields that are options as they are. Gemini CLI has a `trust` of its own, which is true or false."""
@@ -379,11 +369,11 @@ class EntryReader:
         tables = self.entry.tools if isinstance(self.entry.tools, dict) else {}
         found: dict[str, ToolOverride] = {}
         for name, value in tables.items():
-            if not isinstance(value, dict) or not ToolOverrideTable.model_fields.keys() & value.keys():
+            if not isinstance(value, dict) or not known_keys(ToolOverrideTable) & value.keys():
                 continue
-            place = validate(ToolOverrideTable, value, (*self.place.at, "tools", name), self.place.problems)
             try:
-                found[name] = place.table.override()
+                place = validate(ToolOverrideTable, value, (*self.place.at, "tools", name), self.place.problems)
+                found[name] = options_of(ToolOverride, place.table)
             except ToolcribError as error:
                 self.place.add(f"cannot be used: {error.message}", "tools", name)
         return found

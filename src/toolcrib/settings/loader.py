@@ -16,7 +16,9 @@ from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.gateway.keywords import MAX_PHRASE_CHARS, MAX_PHRASES
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.names import check_name, nearest
+from toolcrib.sandbox.limits import ScriptOptions
 from toolcrib.schema import Schema
+from toolcrib.server.options import HttpOptions
 from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, identify, project_folder, value_at
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, read_file
@@ -26,7 +28,7 @@ from toolcrib.settings.logins import VAULT_KEY_VARIABLE
 from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import SecretReader
-from toolcrib.settings.validation import Place, kind, validate
+from toolcrib.settings.validation import Place, kind, options_of, validate
 from toolcrib.state.options import default_state_file
 from toolcrib.types import Tool
 from toolcrib.upstream.options import LoginOptions, ServerOptions, group_problem
@@ -158,17 +160,18 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         surfaces=table.surface_options(),
         local=table.local,
         policy=table.access_policy(),
-        scripts=table.script_options(),
+        scripts=options_of(ScriptOptions, table.scripts),
         limits=table.scripts.limits,
         sandbox=table.scripts.sandbox,
         script_folder=_script_folder(place, folder),
-        http=replace(table.http_options(), tokens=tokens),
+        http=options_of(HttpOptions, table.http, tokens=tokens),
         auth=secrets.auth(place),
         files=() if keywords_file is None else (keywords_file,),
         state=state,
-        telemetry=table.telemetry_options(),
-        console=table.console_options(),
-        **table.given("watch_s", "watch_at_once"),
+        telemetry=table.telemetry,
+        console=table.console,
+        watch_s=table.watch_s,
+        watch_at_once=table.watch_at_once,
     )
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from toolcrib.checks import Count, Seconds, checked
+from toolcrib.checks import Count, InFiles, Seconds, Text, checked, quoted
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.server.options import AuthOptions, HttpOptions
@@ -14,6 +14,17 @@ from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import Policy
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+
+_MAX_PORT: Final = 65535
+
+
+def _address_problem(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    is_address = bool(host) and port.isdecimal() and int(port) <= _MAX_PORT
+    return "" if is_address else f'must be an address such as "127.0.0.1:9464", not {quoted(text)}'
+
+
+Address = Annotated[Text, InFiles(_address_problem)]
 
 
 @checked
@@ -33,7 +44,7 @@ class LocalOptions:
 class TelemetryOptions:
     """What can be measured from outside."""
 
-    metrics: str = ""
+    metrics: Address = ""
     """Where `/metrics` is served for Prometheus, as `HOST:PORT`; empty for nowhere. It asks for no token."""
     usage: bool = True
     """Whether calls, searches and the tokens of definitions are counted by day; without callers and arguments."""
@@ -50,13 +61,13 @@ class TelemetryOptions:
 class ConsoleOptions:
     """Pages that show what the gateway does, for the people who run it."""
 
-    address: str = ""
+    address: Address = ""
     """Where they are served, as `HOST:PORT`; empty for nowhere. Port 0 takes any free one."""
     content: bool = False
     """Whether they show the arguments and results of calls, and the words of searches."""
     calls: Count = 500
     """How many of the last calls and searches are kept, in memory."""
-    scope: str = "console"
+    scope: Text = "console"
     """The scope that a token needs to sign in."""
     session_s: Seconds = 12 * 3600
     """How long a person stays signed in at most, in seconds."""

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from toolcrib.checks import Text
 from toolcrib.server.options import AuthOptions, Token, caller_problem
 from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
 from toolcrib.settings.env import VariableExpander, VariableSource, read_secret_file
 from toolcrib.settings.models import TokenTable, ToolcribTable
-from toolcrib.settings.validation import NonEmpty, Place, Table, validate
+from toolcrib.settings.validation import Place, Table, validate
 from toolcrib.state.options import REDIS_SCHEMES, StateOptions
 
 AUTH_VARIABLE: Final = "TOOLCRIB_TOKEN"
@@ -28,9 +29,9 @@ _REFERENCE: Final = re.compile(r"\$\{(?:(?:env:)?[A-Za-z_][A-Za-z0-9_]*|(?:keyri
 class FileToken(Table):
     """One token of a file of tokens."""
 
-    token: NonEmpty
-    caller: NonEmpty
-    tenant: NonEmpty | None = None
+    token: Text
+    caller: Text
+    tenant: Text | None = None
     scopes: tuple[str, ...] = ()
 
 

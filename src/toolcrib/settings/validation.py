@@ -6,20 +6,22 @@ the field as the file spells it, its line, and the closest known key or value.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, Generic, TypeVar, get_args
+from typing import Any, Final, Generic, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
+from toolcrib.checks import SettingError
 from toolcrib.settings.document import FieldPath, Problems, snake
 
-M = TypeVar("M", bound="Table")
+M = TypeVar("M")
 
 _MAX_SHOWN = 60
+_NOT_IN_FILES: Final = "not_in_files"
 _CUTOFF: Final = 0.7
 """How similar a key must be to be suggested, 0 to 1."""
 NO_ALIASES: Final[Mapping[str, str]] = {}
@@ -54,25 +56,33 @@ _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
 )
 
 
+TABLE_RULES: Final = ConfigDict(
+    extra="forbid",
+    strict=True,
+    frozen=True,
+    allow_inf_nan=False,
+    populate_by_name=False,
+    alias_generator=lambda name: name.removesuffix("_s"),
+    defer_build=True,  # a verb validates few of the tables
+)
+"""Unknown keys are errors, and no value is converted from another type. Options classes inside of a table follow the
+same rules. A key of seconds is written without the `_s` of its option.
+"""
+
+
 class Table(BaseModel):
-    """A table of the file. Unknown keys are errors, and no value is converted from another type.
+    """A table of the file that is no options class, nor has one's fields. It remembers which keys the file has."""
 
-    Options classes inside a table follow the same rules. A key of seconds is written without the `_s` of its option.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        allow_inf_nan=False,
-        populate_by_name=False,
-        alias_generator=lambda name: name.removesuffix("_s"),
-        defer_build=True,  # a verb validates few of the tables
-    )
+    model_config = TABLE_RULES
 
     def given(self, *names: str) -> dict[str, Any]:
         """The values that the file sets, of all fields or of those named."""
         return {name: getattr(self, name) for name in names or type(self).model_fields if name in self.model_fields_set}
+
+
+def options_of(kind: type[M], table: M, **changes: Any) -> M:
+    """The options that a table of more fields holds, with these changes."""
+    return kind(**{one.name: getattr(table, one.name) for one in fields(kind)} | changes)  # type: ignore[arg-type]  # an options class is a dataclass
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,17 +116,36 @@ def validate(
     """
     reader = _Normalizer(at=at, problems=problems, aliases=aliases)
     normal = reader.normalize(value, ())
-    place: Place[M] = Place(table=model.model_construct(), at=at, problems=problems, paths=reader.paths)
-    if not normal and not any(one.is_required() for one in model.model_fields.values()):
+    place = Place(table=_empty(model), at=at, problems=problems, paths=reader.paths)
+    if not normal and not _needs_keys(model):
         return place  # as most files have no section of ours, its validator is not built
     try:
-        place.table = model.model_validate_json(json.dumps(normal, default=_not_json))
+        place.table = _validator(model).validate_json(json.dumps(normal, default=_not_json))
     except ValidationError as error:
         for details in error.errors(include_url=False, include_input=False):
             loc = tuple(part for part in details["loc"] if part != "[key]")
             keys = loc[:-1] if details["type"] == "missing" else loc
             place.add(_message(details, loc, _value_at(normal, loc), model), *keys)
     return place
+
+
+def _empty(model: type[M]) -> M:
+    """A table without keys; of a model, it lacks the fields that a file must set."""
+    return model.model_construct() if issubclass(model, BaseModel) else model()
+
+
+def _needs_keys(model: type) -> bool:
+    return issubclass(model, BaseModel) and any(one.is_required() for one in model.model_fields.values())
+
+
+def _validator(model: type[M]) -> TypeAdapter[M]:
+    if model not in _VALIDATORS:
+        _VALIDATORS[model] = TypeAdapter(model)
+    return _VALIDATORS[model]
+
+
+_VALIDATORS: Final[dict[type, TypeAdapter[Any]]] = {}
+"""Those that were needed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -198,29 +227,30 @@ def _value_at(value: Any, loc: tuple[str | int, ...]) -> Any:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _message(error: ErrorDetails, loc: tuple[str | int, ...], value: Any, model: type[BaseModel]) -> str:
+def _message(error: ErrorDetails, loc: tuple[str | int, ...], value: Any, model: type) -> str:
     """What is wrong, to follow the name of the field."""
     name = next((part for part in reversed(loc) if isinstance(part, str)), "")
     kind_of_error = error["type"]
-    if kind_of_error in ("extra_forbidden", "unexpected_keyword_argument"):
+    if kind_of_error in ("extra_forbidden", "unexpected_keyword_argument", _NOT_IN_FILES):
         return _unknown_key(str(loc[-1]), loc[:-1], model)
     if kind_of_error in ("literal_error", "enum"):
         return _wrong_choice(value, re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", ""))))
     if kind_of_error == "missing":
         return f"needs {loc[-1]}"
     if kind_of_error == "value_error":
-        return f"cannot be used: {error['ctx']['error']}"
-    must = error["msg"] if kind_of_error in ("range", "setting") else _expected(kind_of_error, name)
+        problem = error["ctx"]["error"]
+        return str(problem) if isinstance(problem, SettingError) else f"cannot be used: {problem}"
+    must = error["msg"] if kind_of_error == "range" else _expected(kind_of_error, name)
     if name in _FALSE_IS_NONE:
         must += ", or false"
-    return must if kind_of_error == "setting" else f"{must}{_instead(loc, value)}"
+    return f"{must}{_instead(loc, value)}"
 
 
 def _expected(kind_of_error: str, name: str) -> str:
     match kind_of_error:
         case "bool_type":
             return "must be true or false"
-        case "string_type":
+        case "string_type" | "path_type":
             return "must be a string"
         case "tuple_type":
             return "must be a list of objects" if name in _LISTS_OF_TABLES else "must be a list of strings"
@@ -240,7 +270,7 @@ def _instead(loc: tuple[str | int, ...], value: Any) -> str:
     return f", not {display(value)}{quoted}"
 
 
-def _unknown_key(entry: str, loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
+def _unknown_key(entry: str, loc: tuple[str | int, ...], model: type) -> str:
     if entry in _LITERAL_SECRETS and "tokens" in loc:
         return "must not be written in this file; use env or file to say where the secret is"
     if (replaced := _REPLACED.get(snake(entry))) is not None:
@@ -274,7 +304,8 @@ def known_keys(model: type, loc: tuple[str | int, ...] = ()) -> set[str]:
 def _annotations(model: type) -> dict[str, Any]:
     """The keys of a model or options class, each with its type."""
     if is_dataclass(model):
-        return {item.name.removesuffix("_s"): item.type for item in fields(model)}
+        items = {item.name.removesuffix("_s"): item.type for item in fields(model)}
+        return {name: kind for name, kind in items.items() if NOT_IN_FILES not in getattr(kind, "__metadata__", ())}
     return {name.removesuffix("_s"): item.annotation for name, item in model.model_fields.items()}  # type: ignore[attr-defined]  # what is no dataclass here is a pydantic model
 
 
@@ -285,32 +316,21 @@ def _tables_in(annotation: Any) -> Iterator[type]:
         yield from _tables_in(part)
 
 
-# -- types of fields ---------------------------------------------------------------------------------------------------
+class _NotInFiles:
+    """Marks an option that a table has, and that no file sets."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
+        """Accept nothing; a default is not validated."""
+        nothing = {"type": "is-instance", "cls": _NotInFiles}
+        return {
+            "type": "custom-error",
+            "schema": nothing,
+            "custom_error_type": _NOT_IN_FILES,
+            "custom_error_message": "is not a setting",
+        }
 
 
-def problem(message: str) -> PydanticCustomError:
-    """An error that says just this about its field."""
-    return PydanticCustomError("setting", message.replace("{", "(").replace("}", ")"))
-
-
-def checked(check: Callable[[Any], str]) -> AfterValidator:
-    """Validate with a function that returns what is wrong, or an empty string."""
-
-    def run(value: Any) -> Any:
-        if message := check(value):
-            raise problem(message)
-        return value
-
-    return AfterValidator(run)
-
-
-def one_of(words: tuple[str, ...]) -> AfterValidator:
-    """Accept these words only."""
-    return checked(lambda text: "" if text in words else _wrong_choice(text, words))
-
-
-NonEmpty = Annotated[str, checked(lambda text: "" if text.strip() else "must not be empty")]
-Words = tuple[NonEmpty, ...]
+NOT_IN_FILES: Final = _NotInFiles()
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

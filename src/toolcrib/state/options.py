@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
-from toolcrib.checks import Seconds, checked, whole_from
+from toolcrib.checks import InFiles, Seconds, Text, checked, file_problem, whole_from
 from toolcrib.errors import SettingsError
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
@@ -19,15 +19,15 @@ _FILE: Final = "state.sqlite"
 class StateOptions:
     """Where state is kept."""
 
-    path: Path | None = None
+    path: Annotated[Path | None, InFiles(file_problem, raw=True)] = None
     """An SQLite file for what should survive a restart; None keeps everything in memory, or in Redis."""
     max_bytes: Annotated[int, whole_from(1024 * 1024)] = DEFAULT_MAX_BYTES
     """About how large the file may become; beyond it, its largest table drops the least recently used values."""
-    url: str | None = field(default=None, repr=False)
+    url: Text | None = field(default=None, repr=False)
     """Where Redis is, such as `redis://host:6379/0` or `rediss://host`: it keeps everything, for all replicas."""
-    password: str | None = field(default=None, repr=False)
+    password: Text | None = field(default=None, repr=False)
     """The password for Redis."""
-    prefix: str = "toolcrib"
+    prefix: Text = "toolcrib"
     """How the keys in Redis begin. Replicas of one gateway have the same prefix; other gateways need another one."""
     timeout_s: Seconds = 0.5
     """How long an operation waits for Redis at most."""

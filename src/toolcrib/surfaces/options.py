@@ -1,9 +1,9 @@
 """Settings of surfaces: frozen values without heavy imports."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
-from toolcrib.checks import Count, Natural, checked
+from toolcrib.checks import Count, InFiles, Natural, OneOf, Text, checked, whole_from
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.tokens import ESTIMATE
 
@@ -11,12 +11,16 @@ SURFACES: Final = ("search", "dynamic", "progressive", "direct")
 """The names of all surfaces; `surfaces.builtin` makes them."""
 
 
+def _surfaces_problem(names: tuple[str, ...]) -> str:
+    return "" if names else f"must name one of {', '.join(SURFACES)}"
+
+
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceOptions:
     """Which meta-tools and tools agents see, and what lists and replies may cost."""
 
-    surfaces: tuple[str, ...] = ("search",)
+    surfaces: Annotated[tuple[Annotated[str, OneOf(SURFACES)], ...], InFiles(_surfaces_problem)] = ("search",)
     """The surfaces in use, by name: some of `SURFACES`."""
     always_visible: tuple[str, ...] = ()
     """Tools to list by name beside the meta-tools, in any accepted spelling."""
@@ -34,13 +38,13 @@ class SurfaceOptions:
     """Whether the surface `progressive` also has `summary`, which counts the tools of the servers."""
     guards: GuardOptions = field(default_factory=GuardOptions)
     """When to warn a session on the surface `dynamic` that it repeats itself."""
-    instructions: str = ""
+    instructions: Text = ""
     """Instructions for clients, before those that toolcrib adds."""
     prefix: bool = True
     """Whether public names include the namespace. Without it, two tools with the same name prevent the start."""
     digest_tokens: Natural = 400
     """Budget of the digest of servers, in estimated tokens."""
-    list_page_bytes: Count = 512 * 1024
+    list_page_bytes: Annotated[Count, InFiles(whole_from(1024))] = 512 * 1024
     """The size of a `tools/list` page, in bytes of JSON."""
     reply_tokens: Natural = 800
     """Budget of the text of a search reply, in tokens; 0 means no limit."""

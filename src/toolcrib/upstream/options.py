@@ -7,14 +7,16 @@ Imports nothing heavy, so that settings can be read without an MCP client.
 """
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from toolcrib.checks import Count, Delay, Natural, checked, whole_from
+from toolcrib.checks import ABOVE_0_S, Count, Delay, InFiles, Natural, Text, checked, whole_from
 from toolcrib.errors import InvalidArguments, InvalidName, InvalidRequest
 from toolcrib.names import check_name
 from toolcrib.schema import Schema
@@ -76,10 +78,10 @@ class ArgumentOverride:
 class ToolOverride:
     """How a tool differs from the server's own."""
 
-    name: str | None = None
-    title: str | None = None
+    name: Text | None = None
+    title: Text | None = None
     description: str | None = None
-    keywords: tuple[str, ...] = ()
+    keywords: tuple[Text, ...] = ()
     """Further words that a search finds it by."""
     hidden: bool = False
     """Whether no list and no search shows it; it can still be called by its name."""
@@ -195,14 +197,32 @@ def override_note(tool: Tool) -> str:
     return f"overridden: {', '.join(map(str, fields))}; the server's own name is {own}"
 
 
+_REFERENCE: Final = re.compile(r"\$\{.+\}")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+
+def _login_url_problem(url: str) -> str:
+    """What is wrong with an address that credentials or browsers are sent to; empty if nothing is."""
+    if _REFERENCE.search(url):
+        return ""
+    parts = urlsplit(url)
+    if not parts.hostname or parts.username is not None:
+        return "must be an address such as https://auth.example.com"
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    return "" if is_safe else "must begin with https://, unless it is on this machine"
+
+
+LoginUrl = Annotated[Text, InFiles(_login_url_problem)]
+
+
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityProviderOptions:
     """Where callers log in, and how toolcrib asks there for assertions of who they are."""
 
-    issuer: str = ""
-    client_id: str = ""
-    client_secret: str = field(default="", repr=False)
+    issuer: LoginUrl = ""
+    client_id: Text = ""
+    client_secret: Text = field(default="", repr=False)
     client_auth: ClientAuthentication = "client_secret_basic"
     subject: Literal["access_token", "id_token"] = "access_token"
     """Of what kind the tokens of callers are, which are exchanged for assertions."""
@@ -216,36 +236,36 @@ class OAuthClientOptions:
     grant: Grant = "authorization_code"
     per_caller: bool = False
     """Whether each caller logs in for themselves; then a shared login only lists the tools."""
-    issuer: str = ""
+    issuer: LoginUrl = ""
     """The authorization server, which is then the only one that gets credentials. Without it, the server names one,
     and the first login decides. Grants without a person need it, except `forward`.
     """
-    client_id: str = ""
+    client_id: Text = ""
     """The id of a client that was registered in advance; without it, toolcrib registers itself."""
-    client_secret: str = field(default="", repr=False)
-    private_key: str = field(default="", repr=False)
+    client_secret: Text = field(default="", repr=False)
+    private_key: Text = field(default="", repr=False)
     """A key in PEM, to sign in with instead of a secret (`client_credentials` only)."""
-    algorithm: str = "RS256"
+    algorithm: Text = "RS256"
     """How the private key signs."""
     client_auth: ClientAuthentication | None = None
     """How the client signs in at the token endpoint; by default, the first way that the authorization server takes."""
-    client_metadata_url: str = ""
+    client_metadata_url: Text = ""
     """An https address that describes this client, for authorization servers that take one instead of a
     registration.
     """
-    scopes: tuple[str, ...] = ()
+    scopes: tuple[Text, ...] = ()
     """The scopes to ask for; by default, those that the server names."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """More parameters for the address of the login page, such as `access_type`."""
     resource: bool = True
     """Whether to name the server when asking for a token (RFC 8707); otherwise the scopes say what it is for."""
-    audience: tuple[str, ...] = ()
+    audience: tuple[Text, ...] = ()
     """`forward`: what the token's `aud` must hold, all of it: this gateway and the server. `token_exchange`: the
     audience to ask for.
     """
     identity_provider: IdentityProviderOptions | None = None
     """`identity_assertion`: who vouches for callers."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[Text, ...] = ()
     """Hosts of an authorization server that may have a private address."""
 
     def __post_init__(self) -> None:
@@ -314,7 +334,7 @@ class LoginOptions:
     """
     key_file: Path | None = None
     """Where the key is kept if there is no keyring; None for logins that end with this process."""
-    public_url: str = ""
+    public_url: LoginUrl = ""
     """Where browsers reach this gateway; without it, they must run on this machine."""
     client_metadata: bool = True
     """Whether the gateway introduces itself to authorization servers by a document at its public URL, if that begins
@@ -322,7 +342,7 @@ class LoginOptions:
     """
     callback_port: Annotated[int, whole_from(0, 65535)] = 0
     """Where browsers on this machine come back to after a login; 0 for any free port."""
-    wait_s: Delay = 600.0
+    wait_s: Annotated[Delay, InFiles(ABOVE_0_S)] = 600.0
     """How long a login may take."""
 
 
