@@ -50,7 +50,7 @@ _HOMES: Final = {
     "SyncApp": "sync:SyncApp",
     "Tool": "types:Tool",
     "ToolBuilder": "providers.builder:ToolBuilder",
-    "ToolDiscoveryService": "surfaces.tool_discovery:ToolDiscoveryService",
+    "ToolDiscoveryService": "surfaces.disclosure:ToolDiscoveryService",
     "ToolMetadata": "providers.definitions:ToolMetadata",
     "ToolNotFound": "errors:ToolNotFound",
     "ToolProvider": "types:ToolProvider",

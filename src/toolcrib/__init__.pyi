@@ -35,7 +35,7 @@ from toolcrib.settings.loader import load_settings as load_settings
 from toolcrib.settings.options import Settings as Settings
 from toolcrib.state.saved_index import load_index as load_index
 from toolcrib.state.saved_index import save_index as save_index
-from toolcrib.surfaces.tool_discovery import ToolDiscoveryService as ToolDiscoveryService
+from toolcrib.surfaces.disclosure import ToolDiscoveryService as ToolDiscoveryService
 from toolcrib.sync import SyncApp as SyncApp
 from toolcrib.types import Action as Action
 from toolcrib.types import Authenticator as Authenticator

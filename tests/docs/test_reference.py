@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from toolcrib.cli.main import app
 from toolcrib.cli.output import ExitCode
 from toolcrib.discovery.guards import GuardOptions
-from toolcrib.discovery.meta_tools import META_TOOLS
+from toolcrib.discovery.host_tools import META_TOOLS
 from toolcrib.gateway.options import SessionOptions
 from toolcrib.gateway.policy import Rule
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.integrations.shelf import CALL, Shelf
 
-from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools
+from toolcrib.discovery.host_tools import META_TOOLS, MetaTools
 from toolcrib.errors import InvalidRequest, MissingExtra
 from toolcrib.integrations import runner, select_meta_tools, to_text
 

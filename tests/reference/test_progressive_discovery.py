@@ -15,8 +15,8 @@ from toolcrib.app import App
 from toolcrib.errors import BackendNotFound, ToolNotFound
 from toolcrib.sandbox.languages import LUA, sanitize_lua_identifier, script_names
 from toolcrib.settings.options import Settings
+from toolcrib.surfaces.disclosure import ToolDiscoveryService
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.testing import text_of
 from toolcrib.upstream.options import ServerOptions
 

@@ -12,7 +12,7 @@ from mcp_types import ElicitResult
 
 from toolcrib import App, Settings
 from toolcrib.discovery import GuardOptions
-from toolcrib.discovery.meta_tools import META_TOOLS
+from toolcrib.discovery.host_tools import META_TOOLS
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions, SessionOptions

@@ -16,8 +16,8 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.server.handlers import make_server
 from toolcrib.surfaces.builtin import make_facade
+from toolcrib.surfaces.disclosure import ToolDiscoveryService
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 from toolcrib.types import Caller, Context, Object, ServerInfo, ServerState, Tool, ToolResult, Visibility
 

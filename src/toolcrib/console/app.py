@@ -22,10 +22,10 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route, Router
 
 from toolcrib._version import VERSION
-from toolcrib.console import approvals, calls, overview, pages, playground, tools
+from toolcrib.console import approvals, calls, figures, overview, playground, tools
 from toolcrib.console import usage as usage_pages
 from toolcrib.console.approvals import ConsoleDesk
-from toolcrib.console.pages import ConsolePage, ConsoleParts, Handler, Visit, read_form, segment
+from toolcrib.console.parts import ConsolePage, ConsoleParts, Handler, Visit, read_form
 from toolcrib.console.processes import Processes
 from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sign_in import ATTEMPT_S, ConsoleSession, ConsoleSessions, OidcSignIn, proves
@@ -332,7 +332,7 @@ class Console(AsgiApp):
             return PlainTextResponse("Sign in first.", status_code=401)
         base = request.scope.get("root_path", "")
         here = request.url.path.removeprefix(base) + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"{base}{_SIGN_IN}?next={segment(here)}", status_code=303)
+        return RedirectResponse(f"{base}{_SIGN_IN}?next={figures.segment(here)}", status_code=303)
 
     async def _not_found(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
@@ -496,11 +496,11 @@ def _load_templates() -> Any:
         lstrip_blocks=True,
     )
     for name in ("ago", "duration", "number", "percent", "clock", "iso", "segment"):
-        environment.filters[name] = getattr(pages, name)
+        environment.filters[name] = getattr(figures, name)
     markup: Any = import_module("markupsafe").Markup
     for name in ("columns", "bar", "span"):
-        environment.globals[name] = _marked(getattr(pages, name), markup)
-    environment.globals["with_query"] = pages.with_query
+        environment.globals[name] = _marked(getattr(figures, name), markup)
+    environment.globals["with_query"] = figures.with_query
     return environment
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 from starlette.responses import RedirectResponse, Response
 
-from toolcrib.console.pages import ConsolePage, Visit
+from toolcrib.console.parts import ConsolePage, Visit
 from toolcrib.errors import NotFound
 from toolcrib.middleware.approval import elicitation_params
 from toolcrib.state.base import StateCodec, StateStore

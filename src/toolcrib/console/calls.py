@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolcrib.console.pages import ConsolePage, Visit, duration, whole
+from toolcrib.console.figures import duration
+from toolcrib.console.parts import ConsolePage, Visit, whole
 from toolcrib.console.processes import FoundCalls, latest
 from toolcrib.console.recorder import Recorded, RecordedCall, RecordedSearch
 from toolcrib.errors import NotFound

@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 import anyio.to_thread
 
-from toolcrib.console.pages import ConsolePage, ConsoleParts, Visit
+from toolcrib.console.parts import ConsolePage, ConsoleParts, Visit
 from toolcrib.console.processes import ProcessOverview, latest, merged_minutes, merged_namespaces
 from toolcrib.errors import NotFound, SettingsError
 from toolcrib.gateway.server_states import namespace_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, get_args
 
-from toolcrib.console.pages import ConsolePage, Visit, whole
+from toolcrib.console.parts import ConsolePage, Visit, whole
 from toolcrib.errors import InvalidRequest
 from toolcrib.providers.content import json_text
 from toolcrib.search.options import Scorer, SearchOptions

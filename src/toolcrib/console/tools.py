@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from toolcrib.console.pages import ConsolePage, Visit, whole
+from toolcrib.console.parts import ConsolePage, Visit, whole
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ToolcribError
 from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.middleware.approval import APPROVAL_KEY

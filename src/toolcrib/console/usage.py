@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 
 import anyio.to_thread
 
-from toolcrib.console.pages import ConsolePage, Visit, duration, number, whole
+from toolcrib.console.figures import duration, number
+from toolcrib.console.parts import ConsolePage, Visit, whole
 from toolcrib.errors import StateUnavailable
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index

@@ -10,7 +10,7 @@ from toolcrib.discovery.engine import (
     tokenize,
 )
 from toolcrib.discovery.guards import Guard, GuardOptions
-from toolcrib.discovery.meta_tools import MetaTools, ToolPort
+from toolcrib.discovery.host_tools import MetaTools, ToolPort
 from toolcrib.discovery.provider import BaseDynamicToolProvider, HostToolOptions
 from toolcrib.discovery.results import SearchResult
 from toolcrib.discovery.session import Session, SessionStats

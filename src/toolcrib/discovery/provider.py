@@ -21,7 +21,7 @@ from toolcrib.containment import InternalCancellation, contained
 from toolcrib.discovery.engine import ToolSearchEngine
 from toolcrib.discovery.envelope import MAX_SIZE, Envelope, failure, to_envelope, typed_reason
 from toolcrib.discovery.guards import Guard, GuardOptions
-from toolcrib.discovery.meta_tools import (
+from toolcrib.discovery.host_tools import (
     LIST_LIMIT,
     MAX_FOUND,
     META_TOOLS,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, runtime_checkable
 
-from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPort
+from toolcrib.discovery.host_tools import META_TOOLS, MetaTools, ToolPort
 from toolcrib.errors import InvalidRequest
 from toolcrib.names import nearest
 from toolcrib.types import Object, Tool

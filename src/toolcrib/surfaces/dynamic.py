@@ -11,7 +11,7 @@ from typing import Any, Final
 from toolcrib.containment import own_errors_only
 from toolcrib.discovery.envelope import Envelope, to_envelope
 from toolcrib.discovery.guards import Guard, GuardOptions
-from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage
+from toolcrib.discovery.host_tools import META_TOOLS, MetaTools, ToolPage
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key

@@ -12,10 +12,10 @@ from toolcrib.schema.arguments import as_object, merge_arguments
 from toolcrib.scripting.engines import NO_ENGINE
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
 from toolcrib.surfaces.digest import DigestWriter
+from toolcrib.surfaces.disclosure import ToolDiscoveryService
 from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, CallerView, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.results import Continuation, ResultBudget
-from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.types import Context, Object, Tool, ToolResult
 
 logger = logging.getLogger(__name__)

@@ -146,8 +146,8 @@ class Supervisor:
         self._listed_reason = ""
         """What the last list of tools gives to say."""
         self.given_up = False
-        self._revive_event = anyio.Event()
         """Whether it has failed for good, after the options' `retries`."""
+        self._revive_event = anyio.Event()
 
     # -- for calls -------------------------------------------------------------------------------------------------
 

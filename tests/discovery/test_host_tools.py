@@ -9,7 +9,7 @@ import pytest
 from tests.discovery.support import FakeProvider, FakeTool, toolbox
 
 from toolcrib.discovery.envelope import Envelope, success
-from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage, ToolPort, is_meta_tool
+from toolcrib.discovery.host_tools import META_TOOLS, MetaTools, ToolPage, ToolPort, is_meta_tool
 from toolcrib.errors import ServerUnavailable, ToolNotFound
 from toolcrib.schema.arguments import merge_arguments
 from toolcrib.types import Object, Visibility

@@ -1,4 +1,4 @@
-"""The five meta-tools, over a port that both the agent-loop provider and the gateway implement.
+"""The five meta-tools of an agent loop, over a port that both its provider and the surface `dynamic` implement.
 
 One place for their names, schemas and defaults, for the forms of arguments they accept, and for their responses.
 """
