@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import httpx2
 
-from toolcrib.server.handlers import make_server
+from toolcrib.server.engine import Engine
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.builtin import make_facade
@@ -66,7 +66,7 @@ async def opened(http: httpx2.AsyncClient) -> dict[str, str]:
 
 async def main(count: int) -> None:
     async with running(FakeSource(FakeProvider([tool(number) for number in range(count)]))) as gateway:
-        server = make_server(make_facade(gateway, SurfaceOptions(surfaces=("direct",))))
+        server = Engine(make_facade(gateway, SurfaceOptions(surfaces=("direct",))))
         app = http_app(server, HttpOptions(), ready=lambda: (True, {}))
         transport = httpx2.ASGITransport(app=app)
         async with app.running(), httpx2.AsyncClient(transport=transport, headers=JSON, timeout=60) as http:

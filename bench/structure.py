@@ -152,7 +152,11 @@ def json_rpc_files() -> set[str]:
     return {
         file
         for file, tree in trees().items()
-        if not file.startswith("protocol/") and any("jsonrpc" in text for text in _literals(tree))
+        if not file.startswith("protocol/")
+        and any(
+            "jsonrpc" in text and text != "jsonrpc.request.id"  # of a span
+            for text in _literals(tree)
+        )
     }
 
 

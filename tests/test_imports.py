@@ -12,8 +12,7 @@ import toolcrib
 SOURCE = Path(toolcrib.__file__).parent
 TABLES = {"__init__.py", "discovery/__init__.py", "sandbox/__init__.py"}
 """Packages whose `__getattr__` looks names up in a table. Tests hold it equal to the stub that type checkers read."""
-LEFT = {"app.py", "server/lifespan.py"}
-IMPORTERS = {"import_module", "__import__", "lazy_module"}
+IMPORTERS = {"import_module", "__import__"}
 
 
 def strings_imported(path: Path) -> Iterator[str]:
@@ -23,13 +22,13 @@ def strings_imported(path: Path) -> Iterator[str]:
             continue
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         given = ast.unparse(node.args[0]).lstrip("f'\"")
-        if called in IMPORTERS and (given.startswith("toolcrib") or called == "lazy_module"):
+        if called in IMPORTERS and given.startswith("toolcrib"):
             yield f"{path.relative_to(SOURCE).as_posix()}:{node.lineno}"
 
 
 def test_no_module_is_imported_by_a_string() -> None:
     found = [place for path in SOURCE.rglob("*.py") for place in strings_imported(path)]
-    assert {place.partition(":")[0] for place in found} <= TABLES | LEFT
+    assert {place.partition(":")[0] for place in found} <= TABLES
 
 
 def test_no_import_is_part_of_a_circle_even_inside_a_function() -> None:

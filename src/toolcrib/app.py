@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any, Final, Self
 
 import anyio
@@ -34,7 +34,8 @@ from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
-from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
+from toolcrib.server.lifespan import ServableApp
+from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import WorkerPlace
 from toolcrib.settings.options import Settings
 from toolcrib.settings.reload import SettingsChange, compare, with_reloaded
@@ -64,6 +65,8 @@ from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.server_manager import ServerManager
 from toolcrib.usage.counts import UsageReport
+
+logger = logging.getLogger(__name__)
 
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
 _HINTS: Final = {
@@ -240,20 +243,39 @@ class App(ToolDecorator, ServableApp):
         )
 
     @cached_property
-    def changes(self) -> ChangeNotifier:
+    def changes(self) -> ListChangeNotifier:
         """Notifies clients of changed lists."""
-        notifier: ChangeNotifier = lazy_module("notifications").ListChangeNotifier(self.facade, self.gateway.refresher)
-        return notifier
+        return ListChangeNotifier(self.facade, self.gateway.refresher)
 
     @cached_property
-    def server(self) -> Any:
-        """The SDK's `Server`; untyped, because that type takes long to import."""
-        return lazy_module("handlers").make_server(
+    def engine(self) -> Any:
+        """What answers clients, whichever way they connect: an `Engine`; untyped, because that takes long to import."""
+        from toolcrib.server.engine import Engine
+
+        return Engine(
             self.facade,
             **self._identity,
             changes=self.changes,
             observe=None if self.telemetry.metrics is None else self.telemetry.metrics.request_ended,
         )
+
+    @cached_property
+    def server(self) -> Any:
+        """The app as the SDK's `Server`, for clients in memory; untyped, because that type takes long to import.
+
+        Handlers and middleware that a program adds to it apply to clients of this object alone, and not to those that
+        the app serves over stdio and HTTP.
+        """
+        from toolcrib.server.sdk import SdkServer
+
+        return SdkServer(self.engine)
+
+    def _warn_of_own_handlers(self) -> None:
+        if "server" in self.__dict__ and self.server.is_changed:
+            logger.warning(
+                "Handlers or middleware were added to app.server. They apply to clients that connect to that object, "
+                "and not over stdio or HTTP; add methods to app.engine.methods instead."
+            )
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
@@ -355,7 +377,12 @@ class App(ToolDecorator, ServableApp):
 
     def _login_routes(self) -> Sequence[Any]:
         has_logins = self.settings.fleet.logins.public_url and any(one.auth for one in self.settings.servers)
-        return lazy_module("auth.login_pages").login_routes(self.servers.logins) if has_logins else ()
+        if not has_logins:
+            return ()
+        from toolcrib.server.auth.login_pages import login_routes
+
+        logins: Any = self.servers.logins
+        return login_routes(logins)
 
     # -- registering -----------------------------------------------------------------------------------------------
 
@@ -428,7 +455,9 @@ class App(ToolDecorator, ServableApp):
 
         Raises `InvalidRequest` for anything else, and for a taken name.
         """
-        if not import_module("toolcrib.upstream.targets").is_target(server):
+        from toolcrib.upstream.targets import is_target
+
+        if not is_target(server):
             raise InvalidRequest(
                 f"App.include: server must be an MCP server, not {type(server).__name__}.",
                 hint="Give an SDK Server or MCPServer, or a FastMCP; add_server takes those with a command or a URL.",

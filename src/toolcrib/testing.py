@@ -25,10 +25,10 @@ from toolcrib.types import (
 
 try:
     import mcp
-    from mcp.server.lowlevel import Server
 
     from toolcrib.gateway.gateway import Gateway
-    from toolcrib.server.handlers import make_server
+    from toolcrib.server.engine import Engine
+    from toolcrib.server.sdk import SdkServer
     from toolcrib.surfaces.builtin import make_facade
 except ModuleNotFoundError as error:
     raise missing_extra(error.name, "toolcrib-slim[server]", needed_by="toolcrib.testing") from error
@@ -121,8 +121,8 @@ async def running(
 @contextlib.asynccontextmanager
 async def connect(gateway: Gateway, options: SurfaceOptions | None = None, **client: Any) -> AsyncIterator[mcp.Client]:
     """Connect an SDK client in memory; `client` are arguments of `mcp.Client`."""
-    server: Server[Any] = make_server(make_facade(gateway, options or SurfaceOptions()))
-    async with mcp.Client(server, **client) as connected:
+    engine = Engine(make_facade(gateway, options or SurfaceOptions()))
+    async with mcp.Client(SdkServer(engine), **client) as connected:
         yield connected
 
 

@@ -1,7 +1,7 @@
 """Spans of OpenTelemetry for searches and calls; nothing is traced unless the program has set a tracer provider.
 
 Names and attributes follow the semantic conventions for generative AI and MCP. The SDK makes the span of each request
-of a client, and of each request to a server over stdio; this module makes those in between.
+to a server over stdio, and of a request that reaches this server through the SDK; this module makes the others.
 """
 
 import sys
@@ -10,12 +10,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Literal
 
 from toolcrib._version import VERSION
-from toolcrib.errors import MissingExtra, ToolcribError, missing_extra
+from toolcrib.errors import MissingExtra, missing_extra
 
 SERVICE_NAME: Final = "toolcrib"
 """The name of the service in its traces, unless `OTEL_SERVICE_NAME` gives another."""
 _NOTHING: Final = nullcontext()
 _API: Final = "opentelemetry.trace"
+_NAMED: Final = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
+"""The attribute for the name that a request of the method has."""
 
 
 class Tracing:
@@ -59,6 +61,31 @@ class Tracing:
             f"execute_tool {tool}", "INTERNAL", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
         )
 
+    def serving(
+        self, method: str, version: str, request_id: int | str, params: Mapping[str, Any]
+    ) -> AbstractContextManager[Any]:
+        """The span of a client's request; it belongs to the trace that `_meta` of the params names."""
+        return _NOTHING if self._tracer is None else self._serving(method, version, request_id, params)
+
+    @contextmanager
+    def _serving(self, method: str, version: str, request_id: int | str, params: Mapping[str, Any]) -> Iterator[Any]:
+        from opentelemetry.propagate import extract  # noqa: PLC0415 - only where it is used
+
+        target = params.get("name")
+        attributes = {
+            "mcp.method.name": method,
+            "mcp.protocol.version": version,
+            "jsonrpc.request.id": str(request_id),
+        }
+        if method == "tools/call":
+            attributes["gen_ai.operation.name"] = "execute_tool"
+        if isinstance(target, str) and method in _NAMED:
+            attributes[_NAMED[method]] = target
+        name = f"{method} {target}" if isinstance(target, str) else method
+        meta = params.get("_meta")
+        with self._span(name, "SERVER", attributes, extract(meta if isinstance(meta, Mapping) else {})) as span:
+            yield span
+
     def request(self, method: str, params: MutableMapping[str, Any]) -> AbstractContextManager[Any]:
         """The span of a request to a server that bypasses the SDK; its context goes along in `_meta` of the params."""
         return _NOTHING if self._tracer is None else self._request(method, params)
@@ -74,12 +101,25 @@ class Tracing:
             params["_meta"] = meta
             yield span
 
+    @staticmethod
+    def fail(span: Any, kind: str) -> None:
+        """Note in a span that its work has failed with an error of this kind."""
+        span.set_attribute("error.type", kind)
+        span.set_status(sys.modules[_API].StatusCode.ERROR)
+
     @contextmanager
-    def _span(self, name: str, kind: Literal["CLIENT", "INTERNAL"], attributes: Mapping[str, Any]) -> Iterator[Any]:
+    def _span(
+        self,
+        name: str,
+        kind: Literal["CLIENT", "INTERNAL", "SERVER"],
+        attributes: Mapping[str, Any],
+        context: Any = None,
+    ) -> Iterator[Any]:
         """A span that notes the kind of an error, and never its text, which may quote arguments."""
         api = sys.modules[_API]
         with self._tracer.start_as_current_span(
             name,
+            context=context,
             kind=api.SpanKind[kind],
             attributes=attributes,
             record_exception=False,
@@ -88,10 +128,8 @@ class Tracing:
             try:
                 yield span
             except Exception as error:
-                span.set_attribute(
-                    "error.type", error.code if isinstance(error, ToolcribError) else type(error).__name__
-                )
-                span.set_status(api.StatusCode.ERROR)
+                # JSON-RPC errors have a code as well, but their type is known only above.
+                self.fail(span, str(getattr(error, "code", type(error).__name__)))
                 raise
 
 

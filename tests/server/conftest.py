@@ -11,11 +11,12 @@ import mcp
 from mcp.client.streamable_http import streamable_http_client
 
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.server.handlers import ToolServer, make_server
-from toolcrib.server.lifespan import AsgiApp
+from toolcrib.server.asgi import AsgiApp
+from toolcrib.server.engine import Engine
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.server.processes.process import serve_http
+from toolcrib.server.sdk import SdkServer
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running
@@ -46,7 +47,9 @@ class Crib:
     """A server under test, and the parts that tests change."""
 
     gateway: Gateway
-    server: ToolServer
+    engine: Engine
+    server: SdkServer
+    """For clients in memory."""
     source: FakeSource
     provider: FakeProvider
     changes: ListChangeNotifier
@@ -70,7 +73,8 @@ async def crib(
         facade = make_facade(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
         changes = ListChangeNotifier(facade, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)
-        yield Crib(gateway, make_server(facade, changes=changes), source, provider, changes)
+        engine = Engine(facade, changes=changes)
+        yield Crib(gateway, engine, SdkServer(engine), source, provider, changes)
         group.cancel_scope.cancel()
 
 

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import h11
 import httpx2
 
-from toolcrib.server.lifespan import AsgiApp
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.process import serve_http
 

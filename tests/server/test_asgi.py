@@ -22,11 +22,11 @@ from tests.server.conftest import JSON, TOKENS, Crib, Own, client_at, crib, name
 from toolcrib.app import App
 from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import sdk_user
 from toolcrib.server.http.app import CallerProviders, HttpApp, RequestProviders
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.http.sse import sse_app
-from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.process import bind_socket
 from toolcrib.testing import text_of
@@ -39,7 +39,7 @@ META = ["tool_search", "execute_tool"]
 
 
 def anywhere(served: Crib, **options: Any) -> HttpApp:
-    return http_app(served.server, HttpOptions(**options), ready=lambda: (True, {"tools": 1}), anywhere=True)
+    return http_app(served.engine, HttpOptions(**options), ready=lambda: (True, {"tools": 1}), anywhere=True)
 
 
 @asynccontextmanager
@@ -149,7 +149,7 @@ def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
 @pytest.mark.parametrize("make", [http_app, sse_app])
 async def test_an_app_that_is_not_running_answers_503(make: Callable[..., HttpApp], version: str) -> None:
     async with crib() as served:
-        app = make(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
+        app = make(served.engine, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
         async with http_of(app, **{"mcp-protocol-version": version}) as http:
             answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
             error = answer.json()["error"]
@@ -221,7 +221,7 @@ async def test_a_caller_that_the_app_around_it_has_authenticated_may_be_anywhere
 @pytest.mark.parametrize(("path", "status"), [("/mcp", 400), ("/mcp/", 400), ("/", 404), ("/other", 404)])
 async def test_an_app_served_by_itself_answers_at_its_own_path(path: str, status: int) -> None:
     async with crib() as served:
-        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
         async with app.running(), http_of(app) as http:
             assert (await http.post(path, content=b"{")).status_code == status
 
@@ -230,7 +230,7 @@ async def test_an_app_served_by_itself_answers_at_its_own_path(path: str, status
 async def test_a_mounted_app_checks_hosts_and_tokens_too(make: Callable[..., HttpApp]) -> None:
     options = HttpOptions(tokens=TOKENS, allowed_hosts=("tools.example",))
     async with crib() as served:
-        app = make(served.server, options, ready=lambda: (True, {}), anywhere=True)
+        app = make(served.engine, options, ready=lambda: (True, {}), anywhere=True)
         async with app.running(), http_of(starlette_mounting(app)) as http:
             assert (await http.get("/tools/sse")).status_code == 401
             assert (await http.get("/tools/sse", headers={"host": "tools.example"})).status_code == 401
@@ -242,7 +242,7 @@ async def test_a_mounted_app_checks_hosts_and_tokens_too(make: Callable[..., Htt
 async def test_an_app_that_other_machines_can_reach_needs_a_token(make: Callable[..., HttpApp]) -> None:
     async with crib() as served:
         with pytest.raises(SettingsError, match="without a token"):
-            make(served.server, HttpOptions(host="0.0.0.0"), ready=lambda: (True, {}))
+            make(served.engine, HttpOptions(host="0.0.0.0"), ready=lambda: (True, {}))
 
 
 async def test_a_websocket_is_refused() -> None:
@@ -293,7 +293,7 @@ def of_user(request: Request) -> Own | None:
 async def test_request_tools_exist_for_that_request_only_even_within_one_session() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with app.running(), http_of(RequestProviders(app, of_user)) as http:
                 session = await opened(http)
                 assert await listed(http, {**session, "x-user": "ann"}) == [*META, "of_ann"]
@@ -318,7 +318,7 @@ async def test_interleaved_requests_of_concurrent_sessions_never_mix() -> None:
     answers: dict[str, Any] = {}
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with (
                 app.running(),
                 http_of(RequestProviders(app, resolve)) as http,
@@ -344,7 +344,7 @@ async def test_a_resolver_that_limits_the_rate_answers_429_with_the_time_to_wait
 
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with app.running(), http_of(RequestProviders(app, limited)) as http:
                 refused = await http.post("/mcp", json=OPENING)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "3")
@@ -362,7 +362,7 @@ async def test_providers_of_several_middlewares_accumulate_and_override_on_reque
 
     with anyio.fail_after(10):
         async with crib(native("shared")) as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             inner = RequestProviders(app, lambda _: Own(native("shared", description="mine")), override=True)
             outer = RequestProviders(RequestProviders(inner, later), lambda _: Own(native("first")))
             async with app.running(), http_of(outer) as http:
@@ -416,7 +416,7 @@ def of_caller(caller: Caller, request: Request) -> Own:
 async def test_a_caller_resolver_receives_the_authenticated_caller() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
             async with app.running(), http_of(CallerProviders(app, of_caller)) as http:
                 for user, secret in (("ann", "s3cret-a"), ("bob", "s3cret-b")):
                     headers = {**token(secret), "x-user": user}
@@ -427,7 +427,7 @@ async def test_a_caller_resolver_receives_the_authenticated_caller() -> None:
 async def test_without_authentication_the_caller_is_the_local_one() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
             within = [Middleware(CallerProviders, resolve=of_caller)]
             host = Starlette(routes=[Mount("/", app=app)], middleware=within)
             async with app.running(), http_of(host) as http:
@@ -442,7 +442,7 @@ async def test_no_resolver_runs_for_rejected_requests_or_other_paths() -> None:
 
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
             async with app.running(), http_of(CallerProviders(app, resolve)) as http:
                 assert (await http.post("/mcp", json=OPENING)).status_code == 401
                 assert (await http.post("/mcp", headers=token("wrong"), json=OPENING)).status_code == 401
@@ -456,7 +456,7 @@ async def test_no_resolver_runs_for_rejected_requests_or_other_paths() -> None:
 async def test_both_kinds_of_middleware_accumulate_and_override_on_request() -> None:
     with anyio.fail_after(10):
         async with crib(native("shared")) as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             inner = CallerProviders(app, lambda *_: Own(native("shared", description="mine")), override=True)
             outer = CallerProviders(
                 RequestProviders(inner, lambda _: Own(native("plain"))), lambda *_: Own(native("x"))
@@ -474,7 +474,7 @@ async def test_both_kinds_of_middleware_accumulate_and_override_on_request() -> 
 async def test_of_two_middlewares_the_outer_one_takes_precedence(kind: Any) -> None:
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             inner = kind(app, lambda *_: Own(native("twice", description="inner")))
             outer = kind(inner, lambda *_: Own(native("twice", description="outer")))
             async with app.running(), http_of(outer) as http:
@@ -493,7 +493,7 @@ async def test_a_resolver_for_callers_that_fails_is_answered_without_details(err
 
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with app.running(), http_of(CallerProviders(app, resolve)) as http:
                 answer = await http.post("/mcp", json=OPENING)
     assert answer.status_code == status
@@ -503,7 +503,7 @@ async def test_a_resolver_for_callers_that_fails_is_answered_without_details(err
 async def test_middleware_of_a_host_app_reaches_the_mounted_one() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
             host = Starlette(routes=[Mount("/", app=app)], middleware=[Middleware(RequestProviders, resolve=of_user)])
             async with app.running(), http_of(host) as http:
                 session = await opened(http)
@@ -528,7 +528,7 @@ async def test_request_scope_around_the_app_reaches_a_session_in_another_task() 
 
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with app.running(), http_of(app) as plain:
                 session = await opened(plain)
                 async with http_of(surrounding(app, next_user)) as http:
@@ -542,7 +542,7 @@ async def test_request_scope_around_the_app_reaches_a_session_in_another_task() 
 async def test_the_request_scope_of_the_handshake_does_not_stay_with_the_session() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with app.running(), http_of(app) as plain:
                 with with_tool_providers(Own(native("of_ann"))), with_show_all():
                     session = await opened(plain)
@@ -578,7 +578,7 @@ async def test_the_show_all_header_takes_precedence_over_the_query(
 ) -> None:
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with app.running(), http_of(app, **headers) as http:
                 session = await opened(http)
                 body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
@@ -613,7 +613,7 @@ async def test_calls_of_an_anonymous_user_do_not_affect_searches_of_the_next() -
     tools = [Tool(name=name, namespace="crm", description="Handle customer records") for name in ("alpha", "beta")]
     with anyio.fail_after(10):
         async with crib() as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             own = RequestProviders(app, lambda _: Own(*tools))
             async with hosted(own) as url, client_at(f"{url}/mcp", "2026-07-28") as client:
                 search = {"query": "customer records"}

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import httpx2
 import mcp
+import mcp_types
 import pytest
 from fastmcp import FastMCP
 from fastmcp.server.auth import MultiAuth
@@ -15,13 +16,14 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import MCPServer
-from pydantic import AnyHttpUrl
+from mcp_types import Request
+from pydantic import AnyHttpUrl, RootModel
 from starlette.applications import Starlette
 from starlette.authentication import SimpleUser, UnauthenticatedUser
 from tests.server.conftest import JSON, token
 from tests.server.test_http import EXECUTE, MODERN
 
-from toolcrib import Context, Tool
+from toolcrib import App, Context, Tool
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.options import CacheOptions, CallOptions
 from toolcrib.registry import ToolRegistry
@@ -200,3 +202,31 @@ def test_different_users_are_never_one_caller() -> None:
 
 def _http_of(app: Starlette) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost:8000")
+
+
+async def test_a_method_of_a_program_answers_clients_in_memory_of_both_eras() -> None:
+    async def weather(exchange: Any) -> dict[str, Any]:
+        return {"sun": exchange.params["place"] == "Ulm"}
+
+    app = App()
+    app.engine.methods["acme/weather"] = weather
+    wanted = Request[dict[str, Any], str](method="acme/weather", params={"place": "Ulm"})
+    for mode in ("legacy", "2026-07-28"):
+        async with app, mcp.Client(app.server, mode=mode) as client:
+            answer = await client.session.send_request(wanted, RootModel[dict[str, Any]])
+            assert answer.root["sun"] is True
+
+
+async def test_what_is_added_to_the_sdk_server_is_reported_when_the_app_is_served_otherwise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App()
+    app.asgi()
+    app.server.add_request_handler("acme/weather", mcp_types.RequestParams, weather_of_the_sdk)
+    assert "app.engine.methods" not in caplog.text
+    app.asgi()
+    assert "app.engine.methods" in caplog.text
+
+
+async def weather_of_the_sdk(ctx: Any, params: Any) -> dict[str, Any]:
+    return {}

@@ -55,7 +55,7 @@ class OAuth(Plain):
 
 def protected(served: Crib, authenticator: Plain, *, anywhere: bool = False) -> HttpApp:
     options = HttpOptions(host="0.0.0.0", allowed_hosts=("tools.example",))
-    return http_app(served.server, options, ready=lambda: (True, {}), authenticator=authenticator, anywhere=anywhere)
+    return http_app(served.engine, options, ready=lambda: (True, {}), authenticator=authenticator, anywhere=anywhere)
 
 
 def client_of(app: ASGIApp) -> httpx2.AsyncClient:
@@ -145,7 +145,7 @@ async def test_a_bearer_header_without_a_token_is_no_credential() -> None:
         async with crib() as served:
             tokens = (Token(secret="a-token", caller="ann"),)
             options = HttpOptions(host="0.0.0.0", allowed_hosts=("tools.example",), tokens=tokens)
-            app = http_app(served.server, options, ready=lambda: (True, {}))
+            app = http_app(served.engine, options, ready=lambda: (True, {}))
             async with app.running(), client_of(app) as http:
                 answer = await http.post("/mcp", headers={**JSON, "authorization": "Bearer "}, json=INITIALIZE)
     assert answer.status_code == 401

@@ -120,7 +120,7 @@ async def test_an_anonymous_client_cannot_shift_the_answers_of_others(
     attack = ATTACK % len(body) + body
     callers = [json.dumps([token.caller, None, False, {}]) for token in TOKENS]
     async with crib(*TOOLS, handler=run, policy=PerTenant(), surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         folder = tmp_path_factory.mktemp("nginx")
         async with at_address(app) as url, nginx(folder, url.removeprefix("http://"), buffering) as path:
 

@@ -8,10 +8,10 @@ import mcp
 import mcp_types
 import pytest
 from mcp.client.sse import sse_client
-from mcp.shared.exceptions import NoBackChannelError
 from tests.server.conftest import JSON, at_address, client_at, crib
 from tests.server.test_stdio import OPENING, request, serving
 
+from toolcrib.protocol.failures import RpcError
 from toolcrib.server.context import RequestClient
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.http.sse import sse_app
@@ -63,7 +63,7 @@ async def test_elicitation_works_in_memory() -> None:
 async def test_elicitation_works_over_http_with_sse() -> None:
     with anyio.fail_after(10):
         async with crib(handler=ask) as served:
-            app = sse_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = sse_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with (
                 at_address(app) as url,
                 mcp.Client(sse_client(f"{url}/sse"), mode="legacy", elicitation_callback=agree) as client,
@@ -75,7 +75,7 @@ async def test_elicitation_works_over_streamable_http_once_the_client_opens_its_
     answers: list[str] = []
     with anyio.fail_after(10):
         async with crib(handler=ask) as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             async with at_address(app) as url, client_at(f"{url}/mcp", "legacy", elicitation_callback=agree) as client:
                 while "accept {'sure': True}" not in answers:
                     answers.append(await said(client))
@@ -87,7 +87,7 @@ async def test_elicitation_fails_over_streamable_http_without_an_open_stream() -
     opening = opening_with({})
     with anyio.fail_after(10):
         async with crib(handler=ask) as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             transport = httpx2.ASGITransport(app=app)
             async with app.running(), httpx2.AsyncClient(transport=transport, headers=JSON) as http:
                 opened = await http.post("http://localhost/mcp", json=opening)
@@ -112,7 +112,7 @@ async def test_a_modern_call_returns_its_question_instead() -> None:
         assert "elicitation" in ctx.client.capabilities
         try:
             await ctx.client.elicit(QUESTION)
-        except NoBackChannelError as error:
+        except RpcError as error:
             failures.append(error)
         return ToolResult()
 

@@ -11,19 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
-import mcp_types
 import pytest
 import uvicorn
 import uvicorn.server
 from tests.server.conftest import TOKENS, Crib, PerTenant, crib, native
 
 from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolNotFound
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import StaticTokens
-from toolcrib.server.handlers import make_server
+from toolcrib.server.engine import Engine
 from toolcrib.server.http.connections import bounded_protocol
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.http.sessions import SessionManager
-from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.server.processes.process import InFlightRequests
 from toolcrib.surfaces.builtin import make_facade
@@ -394,12 +393,13 @@ class Both:
 
     async def ask_sdk(self, exchange: Exchange) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         """The same, with middleware that leaves every request to the SDK."""
-        before = list(self.served.server.middleware)
-        self.served.server.middleware.append(_pass)
+        server = self.app._endpoint._server  # type: ignore[attr-defined]  # what the app gives its transports
+        before = list(server.middleware)
+        server.middleware.append(_pass)
         try:
             return await self.ask(exchange)
         finally:
-            self.served.server.middleware[:] = before
+            server.middleware[:] = before
 
 
 async def _pass(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
@@ -409,7 +409,7 @@ async def _pass(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
 @contextlib.asynccontextmanager
 async def both(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Both]:
     async with crib(*TOOLS, handler=run, policy=PerTenant(), surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         found = Both(served, app)
         inner = SessionManager.handle_stateless
 
@@ -469,7 +469,7 @@ class OnlyFromTheOffice(StaticTokens):
 
 async def test_what_an_authenticator_checks_beside_the_token_is_checked_of_plain_calls_too() -> None:
     async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}), authenticator=OnlyFromTheOffice(TOKENS))
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=OnlyFromTheOffice(TOKENS))
         async with app.running():
             both = Both(served, app)
             assert (await both.ask(call("plain", headers={"x-place": "office"})))[0] == 200
@@ -486,7 +486,7 @@ async def test_a_shutdown_ends_a_plain_call_with_an_answer(tokens: tuple[Token, 
         raise AssertionError("it was not cancelled")
 
     async with crib(native("slow"), handler=wait, surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(tokens=tokens), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(tokens=tokens), ready=lambda: (True, {}))
         requests, found = InFlightRequests(app), Both(served, app)
         async with app.running(), anyio.create_task_group() as group:
             answers: list[tuple[int, Any, bytes]] = []
@@ -525,9 +525,9 @@ async def test_requests_are_observed_whichever_way_they_are_answered() -> None:
     seen: list[tuple[str, str]] = []
     async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
         facade = make_facade(served.gateway, SurfaceOptions(surfaces=("direct",)))
-        server = make_server(facade, observe=lambda method, outcome, _: seen.append((method, outcome)))
+        server = Engine(facade, observe=lambda method, outcome, _: seen.append((method, outcome)))
         app = http_app(server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
-        found = Both(replace(served, server=server), app)
+        found = Both(replace(served, engine=server), app)
         async with app.running():
             for exchange in (call("plain"), call("failed"), call("nothing"), call("bug"), listing()):
                 await found.ask(exchange)
@@ -542,14 +542,13 @@ async def test_requests_are_observed_whichever_way_they_are_answered() -> None:
     ]
 
 
-async def test_a_handler_that_a_program_has_replaced_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def mine(ctx: Any, params: Any) -> Any:
-        return mcp_types.CallToolResult(content=[mcp_types.TextContent(type="text", text="mine")])
+async def test_a_method_that_a_program_has_replaced_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def mine(exchange: Any) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": "mine"}]}
 
     async with both(monkeypatch) as served:
-        served.served.server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, mine)
+        served.served.engine.methods["tools/call"] = mine
         assert b'"mine"' in (await served.ask(call("plain")))[2]
-        assert served.by_sdk == 1
 
 
 async def test_traced_requests_go_through_the_transport_that_makes_their_spans(
@@ -596,7 +595,7 @@ async def test_a_direct_call_ends_when_its_client_disconnects(*, mounted: bool) 
         raise AssertionError("it was not cancelled")
 
     async with crib(native("slow"), handler=wait, surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
         async with app.running(), anyio.create_task_group() as group:
             exchange = call("slow", headers={"authorization": None})
             parts: list[Mapping[str, Any]] = [{"type": "http.request", "body": exchange.content()}]

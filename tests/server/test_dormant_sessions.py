@@ -103,7 +103,7 @@ async def test_only_its_own_caller_wakes_a_session(soon: None) -> None:
     tokens = [Token(secret="a" * 40, caller="ann"), Token(secret="b" * 40, caller="bob")]
     with anyio.fail_after(20):
         async with crib() as parts:
-            app = http_app(parts.server, HttpOptions(), ready=lambda: (True, {}), authenticator=StaticTokens(tokens))
+            app = http_app(parts.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=StaticTokens(tokens))
             async with at_address(app) as address, httpx2.AsyncClient(headers=JSON) as http:
                 url, ann, bob = f"{address}/mcp", *({"authorization": f"Bearer {one.secret}"} for one in tokens)
                 session = (await http.post(url, json=OPEN, headers=ann)).headers["mcp-session-id"]
@@ -123,7 +123,7 @@ async def test_servers_learn_of_the_end_of_a_dormant_session_only_when_it_ends(
         async with crib() as parts:
             (backend,) = parts.gateway.refresher.backends()
             monkeypatch.setattr(backend.provider, "end_session", lambda ctx: ended.append(ctx.session))
-            app = http_app(parts.server, HttpOptions(session_idle_s=0.5), ready=lambda: (True, {}))
+            app = http_app(parts.engine, HttpOptions(session_idle_s=0.5), ready=lambda: (True, {}))
             async with at_address(app) as address, httpx2.AsyncClient() as http:
                 session = await open_session(http, f"{address}/mcp")
                 await until(lambda: parts.changes.subscriber_count == 0)
@@ -148,7 +148,7 @@ async def test_a_request_that_comes_while_another_wakes_the_session_waits_for_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with crib() as parts:
-        app = http_app(parts.server, HttpOptions(), ready=lambda: (True, {}))
+        app = http_app(parts.engine, HttpOptions(), ready=lambda: (True, {}))
         transport = httpx2.ASGITransport(app=app)
         async with app.running(), httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             session = await open_session(http, "/mcp")

@@ -105,7 +105,7 @@ async def reachable(app: App, over: str) -> AsyncIterator[Any]:
     if over != "http":
         yield app.server
         return
-    async with at_address(http_app(app.server, HttpOptions(), ready=lambda: (True, {}))) as url:
+    async with at_address(http_app(app.engine, HttpOptions(), ready=lambda: (True, {}))) as url:
         yield f"{url}/mcp"
 
 

@@ -17,10 +17,11 @@ from tests.server.conftest import JSON, Own, at_address, client_at, crib, native
 from toolcrib.catalog import Page
 from toolcrib.containment import isolate
 from toolcrib.errors import ExecutionFailed
-from toolcrib.server.handlers import ToolServer, make_server
+from toolcrib.server.engine import Engine
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions, Token
+from toolcrib.server.sdk import SdkServer
 from toolcrib.surfaces.builtin import make_surfaces
 from toolcrib.surfaces.facade import ListedTool, ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
@@ -80,24 +81,24 @@ class Faulty(ToolFacade):
 
 
 @contextlib.asynccontextmanager
-async def faulty(**faults: Callable[[], Any]) -> AsyncIterator[tuple[ToolServer, Faulty, ListChangeNotifier]]:
+async def faulty(**faults: Callable[[], Any]) -> AsyncIterator[tuple[Engine, Faulty, ListChangeNotifier]]:
     source = FakeSource(Own(Tool(name="ping", namespace="x", description="Pings")))
     async with running(source) as gateway, anyio.create_task_group() as group:
         facade = Faulty(gateway, SurfaceOptions(), make_surfaces(gateway, SurfaceOptions()))
         facade.faults = faults
         changes = ListChangeNotifier(facade, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)
-        yield make_server(facade, changes=changes), facade, changes
+        yield Engine(facade, changes=changes), facade, changes
         group.cancel_scope.cancel()
 
 
 @contextlib.asynccontextmanager
-async def over(transport: str, server: ToolServer, mode: Any) -> AsyncIterator[mcp.Client]:
+async def over(transport: str, engine: Engine, mode: Any) -> AsyncIterator[mcp.Client]:
     if transport == "memory":
-        async with mcp.Client(server, mode=mode) as client:
+        async with mcp.Client(SdkServer(engine), mode=mode) as client:
             yield client
         return
-    app = http_app(server, HttpOptions(), ready=lambda: (True, {}))
+    app = http_app(engine, HttpOptions(), ready=lambda: (True, {}))
     async with at_address(app) as url, client_at(f"{url}/mcp", mode) as client:
         yield client
 
@@ -161,7 +162,7 @@ class Raising:
 @pytest.mark.parametrize("transport", ["memory", "http"])
 async def test_a_policy_that_raises_does_not_break_the_handshake_and_leaks_nothing(transport: str, mode: str) -> None:
     with anyio.fail_after(10):
-        async with crib(policy=Raising()) as served, over(transport, served.server, mode) as client:
+        async with crib(policy=Raising()) as served, over(transport, served.engine, mode) as client:
             assert "who is" not in (client.instructions or "")
             with pytest.raises(mcp.MCPError, match="Internal error; see the server's log"):
                 await client.list_tools()
@@ -263,7 +264,7 @@ MINE = token(SECRET)
 async def refusal_of(path: str, headers: Mapping[str, str], mode: str, size: int = 0) -> str:
     """The error that the official client raises."""
     with anyio.fail_after(10):
-        async with crib() as served, at_address(http_app(served.server, OPTIONS, ready=lambda: (True, {}))) as url:
+        async with crib() as served, at_address(http_app(served.engine, OPTIONS, ready=lambda: (True, {}))) as url:
             try:
                 async with client_at(f"{url}{path}", mode, headers) as client:
                     await client.call_tool("execute_tool", {"name": "x:echo", "arguments": {"a": "x" * size}})
@@ -311,7 +312,7 @@ async def test_a_body_that_is_not_a_message_gets_a_clear_error(
 ) -> None:
     given = {**JSON, **MINE, "mcp-protocol-version": version, **headers}
     with anyio.fail_after(10):
-        async with crib() as served, at_address(http_app(served.server, OPTIONS, ready=lambda: (True, {}))) as url:
+        async with crib() as served, at_address(http_app(served.engine, OPTIONS, ready=lambda: (True, {}))) as url:
             async with httpx2.AsyncClient(headers=given) as http:
                 answer = await http.post(f"{url}/mcp", content=body)
     assert answer.status_code == status
@@ -326,7 +327,7 @@ async def test_a_wildcard_address_accepts_any_host_unless_hosts_are_configured(
 ) -> None:
     options = HttpOptions(host="0.0.0.0", tokens=OPTIONS.tokens, allowed_hosts=hosts)
     with anyio.fail_after(10):
-        async with crib() as served, at_address(http_app(served.server, options, ready=lambda: (True, {}))) as url:
+        async with crib() as served, at_address(http_app(served.engine, options, ready=lambda: (True, {}))) as url:
             async with httpx2.AsyncClient(headers={**JSON, "host": "evil.example"}) as http:
                 answer = await http.post(f"{url}/mcp", json={})
     assert answer.status_code == status
@@ -336,7 +337,7 @@ async def test_a_wildcard_address_accepts_any_host_unless_hosts_are_configured(
 async def test_an_unsupported_method_keeps_the_allow_header() -> None:
     headers = {**JSON, **MINE, "mcp-protocol-version": "2026-07-28"}
     with anyio.fail_after(10):
-        async with crib() as served, at_address(http_app(served.server, OPTIONS, ready=lambda: (True, {}))) as url:
+        async with crib() as served, at_address(http_app(served.engine, OPTIONS, ready=lambda: (True, {}))) as url:
             async with httpx2.AsyncClient(headers=headers) as http:
                 answer = await http.put(f"{url}/mcp")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

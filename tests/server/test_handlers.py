@@ -112,7 +112,7 @@ async def test_every_uri_in_a_result_can_be_read(mode: Any) -> None:
     a, b = Shop("a", uris=["memo://x"]), Shop("b", uris=["memo://x", "b://own"])
     with anyio.fail_after(10):
         async with in_front_of(a, b) as app:
-            app_http = http_app(app.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            app_http = http_app(app.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
             async with at_address(app_http) as url, client_at(f"{url}/mcp", mode, token("s3cret-a")) as client:
                 given = await client.call_tool("execute_tool", LINKING)
                 links = [block.uri for block in given.content if isinstance(block, types.ResourceLink)]
@@ -284,7 +284,7 @@ async def test_a_session_is_notified_of_changed_lists_and_watched_resources(over
     shop, received = Shop("a", uris=["memo://x", "memo://y"]), MessageRecorder()
     with anyio.fail_after(15):
         async with in_front_of(shop) as app:
-            web = http_app(app.server, HttpOptions(), ready=lambda: (True, {}))
+            web = http_app(app.engine, HttpOptions(), ready=lambda: (True, {}))
             async with at_address(web) as url:
                 there = client_of(app, "legacy", message_handler=received)
                 if over == "http":
@@ -323,7 +323,7 @@ async def test_a_process_that_takes_over_a_session_watches_the_resources_that_it
     @asynccontextmanager
     async def served(shop: Shop) -> AsyncIterator[mcp.Client]:
         async with in_front_of(shop, state=store) as app:
-            web = http_app(app.server, HttpOptions(), ready=lambda: (True, {}))
+            web = http_app(app.engine, HttpOptions(), ready=lambda: (True, {}))
             async with at_address(web) as url, client_at(f"{url}/mcp", "legacy", message_handler=received) as client:
                 yield client
 
@@ -400,7 +400,7 @@ async def test_a_request_can_ask_for_log_messages_during_it(over: str) -> None:
 
     with anyio.fail_after(10):
         async with in_front_of(Shop("a")) as app:
-            web = http_app(app.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            web = http_app(app.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
             async with at_address(web) as url:
                 there = client_of(app, "2026-07-28", logging_callback=listen)
                 if over == "http":
@@ -421,7 +421,7 @@ async def test_log_messages_of_a_newer_server_go_to_the_request_that_asked_for_t
     meta: Any = {types.LOG_LEVEL_META_KEY: "debug"}
     with anyio.fail_after(10):
         async with in_front_of(Shop("a")) as app:
-            web = http_app(app.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            web = http_app(app.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
             async with (
                 at_address(web) as url,
                 client_at(f"{url}/mcp", "2026-07-28", token("s3cret-a"), logging_callback=listen) as ann,

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.server.auth.authentication import StaticTokens
-from toolcrib.server.handlers import make_server
+from toolcrib.server.engine import Engine
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.server.processes.process import bind_socket, serve_http
@@ -66,7 +66,7 @@ async def serving(
     provider = FakeProvider([Tool(name="echo", namespace="x", description="Echoes")], handler)
     async with running(FakeSource(provider)) as gateway, anyio.create_task_group() as group:
         facade = make_facade(gateway, SurfaceOptions(surfaces=surfaces))
-        app = http_app(make_server(facade), options, ready=lambda: (True, {"tools": 1}))
+        app = http_app(Engine(facade), options, ready=lambda: (True, {"tools": 1}))
 
         async def serve() -> None:
             await serve_http(app, options, stop=stop, started=started)
@@ -188,7 +188,7 @@ async def test_a_foreign_host_or_origin_is_rejected(path: str, headers: dict[str
 )
 async def test_a_server_accepts_its_own_address(host: str, header: str) -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(make_facade(gateway, SurfaceOptions()))
+        server = Engine(make_facade(gateway, SurfaceOptions()))
         app = http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
             assert (await http.get("/mcp", headers={"host": header})).status_code == 401
@@ -345,7 +345,7 @@ async def test_progress_reaches_the_client() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com", "::"])
 async def test_an_address_that_other_machines_can_reach_needs_a_token(host: str) -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(make_facade(gateway, SurfaceOptions()))
+        server = Engine(make_facade(gateway, SurfaceOptions()))
         with pytest.raises(SettingsError, match="without a token"):
             http_app(server, HttpOptions(host=host), ready=lambda: (True, {}))
         http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))

@@ -25,10 +25,11 @@ from tests.server.conftest import (
 )
 
 from toolcrib.errors import AlreadyStarted
-from toolcrib.server.handlers import make_server
+from toolcrib.server.engine import Engine
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.sdk import SdkServer
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeSource, ready, running
@@ -46,7 +47,7 @@ async def over(transport: str, served: Crib, **client: Any) -> AsyncIterator[mcp
         async with mcp.Client(served.server, **client) as connected:
             yield connected
     else:
-        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
         async with at_address(app) as url, client_at(f"{url}/mcp", **client) as connected:
             yield connected
 
@@ -87,7 +88,7 @@ async def test_a_subscription_gets_changes_and_ends_with_its_client(transport: s
 
 async def test_a_server_without_changes_promises_none() -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(make_facade(gateway, SurfaceOptions()))
+        server = SdkServer(Engine(make_facade(gateway, SurfaceOptions())))
         async with mcp.Client(server, mode="legacy") as client:
             assert client.server_capabilities.tools is not None
             assert not client.server_capabilities.tools.list_changed
@@ -105,7 +106,7 @@ async def test_no_client_is_notified_of_tools_it_cannot_see() -> None:
 
     with anyio.fail_after(10):
         async with crib(shared, policy=PerTenant()) as served:
-            app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
             async with (
                 at_address(app) as url,
                 client_at(f"{url}/mcp", "2026-07-28", token("s3cret-a")) as ann,
@@ -377,7 +378,7 @@ async def test_subscriptions_end_gracefully_when_the_notifier_stops() -> None:
 async def test_an_open_subscription_does_not_delay_a_shutdown() -> None:
     with anyio.fail_after(10):
         async with crib(ADD) as served:
-            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
             stop = anyio.Event()
             async with at_address(app, stop=stop) as url, client_at(f"{url}/mcp", "2026-07-28") as client:
                 async with client.listen(tools_list_changed=True) as subscription:

@@ -69,7 +69,7 @@ async def direct(*servers: Any, surfaces: tuple[str, ...] = ("direct",), **more:
 @contextlib.asynccontextmanager
 async def over_http(app: App) -> AsyncIterator[str]:
     options = HttpOptions(port=0)
-    async with at_address(http_app(app.server, options, ready=lambda: (True, {}))) as url:
+    async with at_address(http_app(app.engine, options, ready=lambda: (True, {}))) as url:
         yield f"{url}/mcp"
 
 

@@ -24,7 +24,7 @@ HEAD, _, BODY = PLAIN.partition(b"\r\n\r\n")
 @contextlib.asynccontextmanager
 async def both() -> AsyncIterator[Both]:
     async with crib(*TOOLS, handler=run, policy=PerTenant(), surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         async with app.running():
             yield Both(served, app)
 
@@ -121,7 +121,7 @@ async def test_a_head_and_its_body_that_come_apart_do_not_reach_the_parser(monke
 
 async def test_a_body_that_does_not_come_ends_the_connection() -> None:
     async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(body_timeout_s=0.02), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(body_timeout_s=0.02), ready=lambda: (True, {}))
         async with app.running():
             wire = Both(served, app).connected()
             wire.protocol.data_received(PLAIN[: len(HEAD) + 9])
@@ -166,7 +166,7 @@ async def test_a_plain_call_ends_when_its_connection_does() -> None:
         raise AssertionError("it was not cancelled")
 
     async with crib(native("slow"), handler=wait, surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         async with app.running():
             requests = InFlightRequests(app)
             wire = Both(served, app).connected(requests)
@@ -196,7 +196,7 @@ async def test_a_connection_that_is_to_end_answers_its_plain_call_first() -> Non
 async def test_a_revoked_token_is_refused_on_an_open_connection() -> None:
     accepted = StaticTokens(TOKENS)
     async with crib(*TOOLS, handler=run, policy=PerTenant(), surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}), authenticator=accepted)
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=accepted)
         async with app.running():
             wire = Both(served, app).connected()
             wire.protocol.data_received(PLAIN)

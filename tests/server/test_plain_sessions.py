@@ -62,7 +62,7 @@ class Opened:
 @contextlib.asynccontextmanager
 async def session(monkeypatch: pytest.MonkeyPatch, tools: Any = TOOLS, handler: Any = run) -> AsyncIterator[Opened]:
     async with crib(*tools, handler=handler, policy=PerTenant(), surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         async with app.running():
             opened = Opened(Both(served, app), "")
             inner = SessionCalls.answer_plain

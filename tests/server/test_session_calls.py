@@ -52,7 +52,7 @@ class Session:
 @contextlib.asynccontextmanager
 async def session(monkeypatch: pytest.MonkeyPatch, tools: Any = TOOLS, handler: Any = run) -> AsyncIterator[Session]:
     async with crib(*tools, handler=handler, policy=PerTenant(), surfaces=["direct"]) as served:
-        app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+        app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         headers = {
             "host": "127.0.0.1",
             "authorization": f"Bearer {TOKENS[0].secret}",

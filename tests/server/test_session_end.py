@@ -38,7 +38,7 @@ OURS = ("toolcrib", "mcp", "anyio", "starlette", "asyncio")
 async def served() -> AsyncIterator[tuple[Crib, str]]:
     """A served gateway, and the URL of its endpoint."""
     async with crib() as parts:
-        app = http_app(parts.server, HttpOptions(), ready=lambda: (True, {"tools": 1}))
+        app = http_app(parts.engine, HttpOptions(), ready=lambda: (True, {"tools": 1}))
         async with at_address(app) as address:
             yield parts, f"{address}/mcp"
 

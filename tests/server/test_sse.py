@@ -26,7 +26,7 @@ META = ["tool_search", "execute_tool"]
 
 
 def app_of(served: Crib, **options: Any) -> HttpApp:
-    return sse_app(served.server, HttpOptions(**options), ready=lambda: (True, {}))
+    return sse_app(served.engine, HttpOptions(**options), ready=lambda: (True, {}))
 
 
 @asynccontextmanager

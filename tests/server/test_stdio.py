@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from toolcrib import wire
-from toolcrib.server.handlers import make_server
+from toolcrib.server.engine import Engine
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.stdio import serve_pipes
 from toolcrib.surfaces.builtin import make_facade
@@ -88,11 +88,11 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
                 facade = make_facade(gateway, SurfaceOptions())
                 changes = ListChangeNotifier(facade, gateway.refresher, debounce_s=0.01)
                 await group.start(changes.run)
-                server = make_server(facade, changes=changes)
+                engine = Engine(facade, changes=changes)
                 peer.source, peer.provider = source, provider
 
                 async def serve() -> None:
-                    await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=peer.stop, max_line_bytes=limit)
+                    await serve_pipes(engine, reader, write_fd, drain_s=drain_s, stop=peer.stop, max_line_bytes=limit)
                     peer.ended = True
                     group.cancel_scope.cancel()
 
@@ -190,8 +190,8 @@ async def test_a_line_that_is_not_a_message_gets_an_error_and_harms_nothing() ->
         await peer.open()
         for junk in (b"{nope\n", b"\xff\xfe\n", b'{"jsonrpc": "2.0"}\n', b"[]\n", b"\n", b"   \n"):
             peer.send(junk)
-        for _ in range(4):
-            assert (await peer.receive())["error"]["code"] == -32700
+        codes = [(await peer.receive())["error"]["code"] for _ in range(4)]
+        assert codes == [-32700, -32700, -32600, -32600]
         peer.send(request(1, "ping"))
         assert (await peer.receive())["id"] == 1
         peer.to_server.feed_eof()
@@ -308,7 +308,7 @@ async def test_a_result_that_cannot_be_encoded_becomes_an_error(
         peer.send(request(2, "ping"))
         assert (await peer.receive())["id"] == 2
         peer.to_server.feed_eof()
-    assert "cannot encode a message as JSON" in caplog.text
+    assert "cannot encode the result of tools/call as JSON" in caplog.text
 
 
 async def test_a_large_result_is_written_in_parts_and_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:

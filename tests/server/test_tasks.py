@@ -129,7 +129,7 @@ async def client_of(app: App, over: str) -> AsyncIterator[Peer]:
         async with connected(app.server) as peer:
             yield peer
         return
-    async with at_address(http_app(app.server, HttpOptions(), ready=lambda: (True, {}))) as url:
+    async with at_address(http_app(app.engine, HttpOptions(), ready=lambda: (True, {}))) as url:
         async with connected(f"{url}/mcp") as peer:
             yield peer
 

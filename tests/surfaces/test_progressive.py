@@ -14,7 +14,8 @@ from toolcrib.errors import MissingExtra
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.scripting.runner import make_script_runner
-from toolcrib.server.handlers import make_server
+from toolcrib.server.engine import Engine
+from toolcrib.server.sdk import SdkServer
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.disclosure import ToolDiscoveryService
 from toolcrib.surfaces.options import SurfaceOptions
@@ -293,7 +294,7 @@ async def test_a_client_that_disconnects_ends_its_script_and_the_scripts_calls()
     scripts = make_script_runner(gateway)
     with anyio.fail_after(60):
         async with scripts.engines:
-            server = make_server(make_facade(gateway, SurfaceOptions(surfaces=("progressive",)), scripts))
+            server = SdkServer(Engine(make_facade(gateway, SurfaceOptions(surfaces=("progressive",)), scripts)))
             async with mcp.Client(server) as client, anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "execute", {"script": "return slow.wait{}:await()"})
                 await began.wait()

@@ -13,7 +13,8 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Pa
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.providers.base import ProviderSource
-from toolcrib.server.handlers import make_server
+from toolcrib.server.engine import Engine
+from toolcrib.server.sdk import SdkServer
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource
@@ -70,4 +71,4 @@ async def toolcrib_of(*tools: Tool, source: ProviderSource | None = None) -> Asy
 
 def server_over(gateway: Gateway) -> Server[Any]:
     """Its server."""
-    return make_server(make_facade(gateway, SurfaceOptions()))
+    return SdkServer(Engine(make_facade(gateway, SurfaceOptions())))

@@ -31,10 +31,10 @@ from toolcrib.console.recorder import CallRecorder
 from toolcrib.console.sign_in import ATTEMPT_S, ConsoleSession, ConsoleSessions, OidcSignIn, proves
 from toolcrib.errors import InvalidRequest, NotFound, RateLimited, SettingsError, ToolcribError, missing_extra
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import choose_authenticator, is_loopback
 from toolcrib.server.auth.oauth import ExternalAddress
 from toolcrib.server.http.app import HostOriginMiddleware
-from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.process import SharedAddress, serve_http
 from toolcrib.settings.options import Settings

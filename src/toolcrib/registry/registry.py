@@ -31,8 +31,8 @@ from toolcrib.providers.request_scope import allow_recursion, guard_recursion
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.text import parse_query
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.attach import attach
-from toolcrib.server.lifespan import AsgiApp
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
 from toolcrib.types import (

@@ -2,6 +2,8 @@
 
 import logging
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -14,8 +16,10 @@ from pydantic import BaseModel
 
 from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, NameCollision
-from toolcrib.server.context import RequestContext, as_mcp_errors, to_call_context
-from toolcrib.server.handlers import ToolHandlers
+from toolcrib.server.context import to_call_context
+from toolcrib.server.engine import Engine
+from toolcrib.server.exchange import Exchange
+from toolcrib.server.sdk import SdkConnection, SdkContext, answered, as_sdk_errors, exchange_of
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.upstream.targets import sdk_server
 
@@ -79,6 +83,30 @@ def _names_listed_by(server: object) -> list[str]:
     return []
 
 
+class _Connections:
+    """The connections of a server whose `lifespan` is its own, by what that yields for each."""
+
+    def __init__(self, server: Server[Any]) -> None:
+        self._own_lifespan = server.lifespan
+        self._open: dict[int, SdkConnection | None] = {}
+        """By the identity of the value; None for one that several connections share."""
+        server.lifespan = self._lifespan
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server[Any]) -> AsyncIterator[Any]:
+        async with self._own_lifespan(server) as state:
+            key = id(state)
+            self._open[key] = None if key in self._open else SdkConnection()
+            try:
+                yield state
+            finally:
+                self._open.pop(key, None)
+
+    def of(self, ctx: SdkContext) -> SdkConnection | None:
+        """The connection of a request, if it is certain."""
+        return self._open.get(id(ctx.lifespan_context))
+
+
 class _CombinedHandlers:
     """The server's own handlers combined with the facade's."""
 
@@ -86,23 +114,27 @@ class _CombinedHandlers:
         self._list: Any = server.get_request_handler("tools/list")
         self._call: Any = server.get_request_handler("tools/call")
         self._facade = facade
-        self._handlers = ToolHandlers(facade)
+        self._engine = Engine(facade)
+        self._connections = _Connections(server)
         self._server_names: set[str] = set()
         """Names that the server itself has listed so far."""
         self._listed_all = False
         self._reported: frozenset[str] = frozenset()
         """Hidden meta-tools that were already logged."""
 
-    async def list_tools(self, request: RequestContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
+    def _exchange(self, ctx: SdkContext) -> Exchange:
+        return exchange_of(ctx, self._connections.of(ctx))
+
+    async def list_tools(self, ctx: SdkContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
         """The facade's entries on the first page, then the server's pages with its own cursors."""
         if self._list is None:
-            return await self._handlers.list_tools(request, params)
-        page: HandlerResult = await self._list.handler(request, params)
+            return await answered(self._engine, self._exchange(ctx))
+        page: HandlerResult = await self._list.handler(ctx, params)
         self._record_names(_tool_names(page))
         if params.cursor is not None:
             return page
         return _prepend_tools(
-            page, [tool for tool in await self._facade_entries(request) if tool["name"] not in self._server_names]
+            page, [tool for tool in await self._facade_entries(ctx) if tool["name"] not in self._server_names]
         )
 
     def _record_names(self, names: list[str]) -> None:
@@ -113,37 +145,37 @@ class _CombinedHandlers:
         for name in sorted(hidden):
             logger.error("the server has a tool called %s %s %s", name, _HIDDEN, _REMEDY)
 
-    async def _facade_entries(self, request: RequestContext) -> list[dict[str, Any]]:
+    async def _facade_entries(self, ctx: SdkContext) -> list[dict[str, Any]]:
         """The facade's entries, from all pages."""
         entries: list[dict[str, Any]] = []
-        params = mcp_types.PaginatedRequestParams()
+        exchange = self._exchange(ctx)
         while True:
-            page: Any = await self._handlers.list_tools(request, params)
+            page = await answered(self._engine, exchange)
             entries.extend(page["tools"])
             if "nextCursor" not in page:
                 return entries
-            params = mcp_types.PaginatedRequestParams(cursor=page["nextCursor"])
+            exchange.params = {**exchange.params, "cursor": page["nextCursor"]}
 
-    async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
+    async def call_tool(self, ctx: SdkContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """Call the facade's tool, unless the server has one of that name."""
-        if self._call is None or await self._handles(request, params):
-            return await self._handlers.call_tool(request, params)
-        result: HandlerResult = await self._call.handler(request, params)
+        if self._call is None or await self._handles(ctx, params.name):
+            return await answered(self._engine, self._exchange(ctx))
+        result: HandlerResult = await self._call.handler(ctx, params)
         return result
 
-    async def _handles(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> bool:
-        ctx = to_call_context(request, params)
-        if not await as_mcp_errors(isolate(partial(self._facade.has_tool, ctx, params.name))):
+    async def _handles(self, ctx: SdkContext, name: str) -> bool:
+        caller_ctx = to_call_context(self._exchange(ctx))
+        if not await as_sdk_errors(isolate(partial(self._facade.has_tool, caller_ctx, name))):
             return False
         cursor: str | None = None
         while (
             not self._listed_all and self._list is not None
         ):  # a call resolves names the same before and after the first list
-            page: Any = await self._list.handler(request, mcp_types.PaginatedRequestParams(cursor=cursor))
+            page: Any = await self._list.handler(ctx, mcp_types.PaginatedRequestParams(cursor=cursor))
             self._record_names(_tool_names(page))
             cursor = page.get("nextCursor") if isinstance(page, dict) else getattr(page, "next_cursor", None)
             self._listed_all = cursor is None
-        return params.name not in self._server_names
+        return name not in self._server_names
 
 
 def _tool_names(result: Any) -> list[str]:

@@ -7,13 +7,11 @@ import asyncio
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import cache, cached_property
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar
+from functools import cached_property
+from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -22,6 +20,7 @@ import anyio.abc
 from toolcrib.checks import checked
 from toolcrib.containment import InternalCancellation, contained, record_call_error
 from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, SettingsError, ToolcribError, check_type
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.options import AuthOptions, HttpOptions, Token
 from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator
@@ -148,68 +147,11 @@ class Lifecycle(ABC):
             raise
 
 
-class AsgiApp(ABC):
-    """An ASGI app that answers requests while it runs: by its lifespan, `running` or `run`."""
-
-    options: HttpOptions
-    path: str
-    """Where clients connect when the app is served by itself."""
-    end_streams: Callable[[], None]
-    """Ends responses that never end by themselves."""
-    listening: Callable[[str, int, Path | None], None]
-    """Called with the host and port at which the app is served by itself, and the socket of this process alone."""
-    end_session_streams: Callable[[], None]
-    """Ends the event streams of sessions, which clients open again."""
-    count_refusal: Callable[[str], None] | None = None
-    """Counts connections that are refused, by the setting whose limit was reached."""
-
-    @abstractmethod
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ) -> None:
-        """Serve one connection, or the lifespan."""
-
-    def read_plain(self, data: bytes) -> Any:  # noqa: ARG002 - for subclasses
-        """Read a whole HTTP request that needs none of the app's layers, as a `plain_connection.PlainRequest`.
-
-        Returns None for any other, and what says so if a part of the body is missing.
-        """
-        return None
-
-    @abstractmethod
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Answer requests inside the context."""
-
-    @abstractmethod
-    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Answer requests until cancelled."""
-
-    @abstractmethod
-    def run_soon(self, group: anyio.abc.TaskGroup) -> None:
-        """Answer requests until the task group is cancelled; those that come before it has started wait for that."""
-
-
-@cache
-def lazy_module(name: str) -> Any:
-    """A module of this package that loads the MCP SDK and the HTTP libraries, so that importing `App` stays fast."""
-    return import_module(f"toolcrib.server.{name}")
-
-
-class ChangeNotifier(Protocol):
-    """The part of `notifications.ListChangeNotifier` that an app uses itself."""
-
-    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Notify clients of changed lists until cancelled."""
-
-
 class ServableApp(Lifecycle):
     """Serves a subclass over stdio and HTTP while it runs."""
 
-    server: Any
-    """The SDK's `Server`; untyped, because that type takes long to import."""
+    engine: Any
+    """The `Engine`; untyped, because that type takes long to import."""
 
     def __init__(
         self, options: HttpOptions, *, authenticator: Authenticator | None, problem: str, auth: AuthOptions
@@ -229,6 +171,10 @@ class ServableApp(Lifecycle):
         self._mounts: dict[_Transport, AsgiApp] = {}
         self._http_apps: WeakSet[AsgiApp] = WeakSet()
         """All that were made, mounts among them."""
+
+    @abstractmethod
+    def _warn_of_own_handlers(self) -> None:
+        """Log what a program has added to the SDK's server and is not served."""
 
     @abstractmethod
     def _watch_collisions(self) -> AbstractAsyncContextManager[None]:
@@ -273,8 +219,11 @@ class ServableApp(Lifecycle):
 
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
         """Serve one client over stdin and stdout until it disconnects, `stop`, or SIGTERM or SIGINT without it."""
+        from toolcrib.server.stdio import serve_stdio
+
         async with self._watch_collisions():
-            await lazy_module("stdio").serve_stdio(self.server, drain_s=self._options.drain_s, stop=stop)
+            self._warn_of_own_handlers()
+            await serve_stdio(self.engine, drain_s=self._options.drain_s, stop=stop)
 
     async def serve_http(
         self,
@@ -291,11 +240,11 @@ class ServableApp(Lifecycle):
         With `sse`, serve the older HTTP+SSE transport at `/sse` instead. `shared` is a
         `toolcrib.server.processes.process.SharedAddress` to accept connections from.
         """
+        from toolcrib.server.processes.process import serve_http
+
         app = self._http_app("sse" if sse else "http", self._http_options(host, port), anywhere=False)
         async with self._watch_collisions():
-            await lazy_module("processes.process").serve_http(
-                app, self._http_options(host, port), stop=stop, started=started, shared=shared
-            )
+            await serve_http(app, self._http_options(host, port), stop=stop, started=started, shared=shared)
 
     def asgi(self, host: str | None = None, port: int | None = None) -> AsgiApp:
         """The ASGI app, which answers at the path of the settings. Its lifespan starts this app if necessary.
@@ -320,11 +269,15 @@ class ServableApp(Lifecycle):
             raise SettingsError(self._http_problem)
         if anywhere and transport in self._mounts:
             return self._mounts[transport]
+        from toolcrib.server.http.endpoint import http_app
+        from toolcrib.server.http.sse import sse_app
+
         authenticator = self._authenticator or self._own_authenticator()
         self._is_open |= authenticator is None
-        make = lazy_module("http.sse").sse_app if transport == "sse" else lazy_module("http.endpoint").http_app
+        self._warn_of_own_handlers()
+        make = sse_app if transport == "sse" else http_app
         mount: AsgiApp = make(
-            self.server,
+            self.engine,
             options,
             ready=self._readiness,
             authenticator=authenticator,
@@ -357,9 +310,9 @@ class ServableApp(Lifecycle):
     def _own_authenticator(self) -> Authenticator | None:
         """The authenticator for what the settings accept; None if they accept anyone."""
         if self._credentials is None and (self._options.tokens or self._auth.enabled):
-            self._credentials = lazy_module("auth.authentication").Credentials(
-                self._options.tokens, **self._more_credentials(self._auth)
-            )
+            from toolcrib.server.auth.authentication import Credentials
+
+            self._credentials = Credentials(self._options.tokens, **self._more_credentials(self._auth))
         own: Authenticator | None = self._credentials
         return own
 
@@ -367,7 +320,9 @@ class ServableApp(Lifecycle):
         """What identifies callers beside static tokens. Raises `SettingsError` for options that cannot be used."""
         more: dict[str, Any] = {}
         if auth.issuers:
-            more["oauth"] = lazy_module("auth.oauth").OAuthResource(auth, self._options)
+            from toolcrib.server.auth.oauth import OAuthResource
+
+            more["oauth"] = OAuthResource(auth, self._options)
             more["oauth"].check_hosts()
         if auth.api_keys:
             more["keys"] = self._api_keys
@@ -376,7 +331,9 @@ class ServableApp(Lifecycle):
     @cached_property
     def _api_keys(self) -> Any:
         """The API keys in the app's state."""
-        return lazy_module("auth.api_keys").ApiKeys(self._state_store())
+        from toolcrib.server.auth.api_keys import ApiKeys
+
+        return ApiKeys(self._state_store())
 
     async def _watch_keys(self) -> None:
         """While the app runs, end open streams when an API key is revoked."""
@@ -405,7 +362,7 @@ class ServableApp(Lifecycle):
 
     def end_authenticated_streams(self) -> None:
         """End the open streams, which clients open again with a credential that is valid then."""
-        lazy_module("handlers").end_streams(self.server)
+        self.engine.end_streams()
         for app in tuple(self._http_apps):
             app.end_session_streams()
 

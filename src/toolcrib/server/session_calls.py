@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import anyio
 from mcp.server.connection import Connection
@@ -18,20 +18,22 @@ from mcp.server.runner import ServerRunner
 from mcp.server.streamable_http import REQUEST_CANCELLED, StreamableHTTPServerTransport
 from mcp.shared import jsonrpc_dispatcher
 from mcp.shared.dispatcher import OnRequest, coerce_request_id
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import ErrorData, InitializeRequestParams, JSONRPCError, JSONRPCRequest
 from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from toolcrib.server.context import EVENTS_KEY, SESSION_HEADER, RequestContext, to_context
-from toolcrib.server.direct import accepts_json, short_text
+from toolcrib.protocol.failures import RpcError
+from toolcrib.server.direct import accepts_json
 from toolcrib.server.dormant import DormantChannel, EndSession
-from toolcrib.server.handlers import ToolServer
+from toolcrib.server.exchange import SESSION_HEADER
+from toolcrib.server.handlers import EVENTS_KEY, ToolServer
 from toolcrib.server.plain_connection import PlainAnswer, SendEvent
-from toolcrib.server.sdk_workarounds import SPLICES_KEY, defer_large_parts, restore_large_parts, spliced
+from toolcrib.server.sdk_workarounds import SPLICES_KEY, spliced
 from toolcrib.tracing import TRACING
-from toolcrib.types import Object, ToolResult
+from toolcrib.types import Object
 
 _sdk: Final[Any] = jsonrpc_dispatcher
 """Of whose private parts this module uses some, and only those of the versions below."""
@@ -92,7 +94,7 @@ class SessionCalls:
     async def open(self, session_id: str, scope: Scope, receive: Receive) -> Opened | None:
         """Open a session without a transport; None if it needs one, or if it is not certain that it can be opened."""
         message = _read_request(scope, ("initialize",))
-        if message is None or not self._server.is_unchanged or self._server.changes is None:
+        if message is None or not self._server.is_unchanged or self._server.engine.notifies is False:
             return None
         channel = DormantChannel(partial(self._connections.get, session_id))
         connection = Connection.for_loop(channel, session_id=session_id)
@@ -201,17 +203,10 @@ class SessionCalls:
         """Handle a call as the runner would, but for its checks and copies of what is certain to be valid."""
         version, params = runner.connection.protocol_version, params or {}
         request = runner._make_context(dctx, method, params, None, version)  # noqa: SLF001 - the SDK has no public way
-
-        async def call(request: RequestContext) -> dict[str, Any]:
-            tools = self._server.tools
-            found = await tools.call(request, to_context(request), params["name"], params.get("arguments"))
-            if (short := _short_text(found)) is not None:
-                return short
-            small = await defer_large_parts(await tools.to_wire(request, found))
-            return runner._serialize(method, version, small)  # noqa: SLF001 - as above
-
-        result = await self._server.observed(method, restore_large_parts(request, call))
-        return cast("dict[str, Any]", result)
+        try:
+            return await self._server.answer_plainly(request)
+        except RpcError as error:
+            raise MCPError(error.code, error.message, error.data) from error
 
     def _is_noted(self, scope: Scope) -> bool:
         """Whether this is a notification for which nothing has to be done any more."""
@@ -332,12 +327,6 @@ def _is_plain_call(params: Mapping[str, Any]) -> bool:
         and isinstance(params.get("name"), str)
         and isinstance(params.get("arguments", {}), dict)
     )
-
-
-def _short_text(result: ToolResult) -> dict[str, Any] | None:
-    """The result with a single short text, as most are, as the SDK would write it; None for any other result."""
-    text = short_text(result)
-    return None if text is None else {"content": [{"text": text, "type": "text"}], "isError": result.is_error}
 
 
 def _accepts_events(scope: Scope) -> bool:

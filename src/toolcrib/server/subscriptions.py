@@ -1,34 +1,39 @@
-"""Requests about notifications: subscriptions to resources and lists, log levels, and `subscriptions/listen`."""
+"""Requests about notifications: subscriptions to resources and lists, log levels, and `subscriptions/listen`.
+
+What a session has subscribed to is in its `ServerSession`. Something runs for it only while a stream of notifications
+to its client is open, or while it watches resources.
+"""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import replace
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
-import mcp_types
-from mcp.server.connection import Connection
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types import LOG_LEVEL_META_KEY
 
 from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.protocol.versions import is_modern
-from toolcrib.server.context import LOG_LEVEL_STATE, LOG_LEVELS, RequestContext, as_mcp_errors, detach, to_context
-from toolcrib.server.dormant import DormantChannel, DormantSessions
-from toolcrib.server.notifications import FingerprintList, ListChangeNotifier, ListSubscriber, NotificationQueue, Notify
-from toolcrib.server.sdk_workarounds import connection_of
+from toolcrib.protocol.failures import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from toolcrib.protocol.serving import ServerSession
+from toolcrib.server.context import detach, is_severe_enough, to_context, wanted_level
+from toolcrib.server.exchange import Exchange
+from toolcrib.server.methods import Method
+from toolcrib.server.notifications import (
+    FingerprintList,
+    ListChangeNotifier,
+    ListSubscriber,
+    NotificationQueue,
+    Notify,
+    SendNotification,
+)
 from toolcrib.types import Context, Object, Unsubscribe
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _MAX_WATCHED: Final = 1000
 """Resources that one session or subscription may watch."""
@@ -36,96 +41,121 @@ _FLUSH_S: Final = 1.0
 """How long a response waits for earlier log messages to be sent, in seconds."""
 _SUBSCRIBE_TIMEOUT_S: Final = 6.0
 """How long upstream servers may take to accept all resource subscriptions together, in seconds."""
-_SESSION_KEY: Final = "toolcrib.subscriptions"
-_LIST_CHANGED: Final[Mapping[str, Callable[..., mcp_types.ServerNotification]]] = {
-    "tools": mcp_types.ToolListChangedNotification,
-    "prompts": mcp_types.PromptListChangedNotification,
-    "resources": mcp_types.ResourceListChangedNotification,
-}
+_SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
+_WANTED: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+"""What asks for changes of each kind of list in `subscriptions/listen`."""
 
 
-class _SessionSubscriptions:
-    """The subscriptions of one session with a handshake."""
+class _LiveSession:
+    """What runs for one session."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.id = connection.session_id
-        self.queue = NotificationQueue(connection.notify)
+    def __init__(self, session: ServerSession, ctx: Context) -> None:
+        self.session = session
+        self.ctx = ctx
+        self.queue = NotificationQueue(self._send)
+        self.streams: list[SendNotification] = []
+        """The open ways to the client, the latest last."""
         self.watched: dict[str, Unsubscribe] = {}
         """By resource URI."""
-        self.level: str | None = None
-        self.mark = object()
-        """What distinguishes the connection of the session from a later one."""
+        self.end_logs: Unsubscribe | None = None
 
-    def may_rest(self) -> bool:
-        """Whether nothing is lost if the connection is closed while the client listens to no stream."""
-        return self.level is None and not self.watched
+    async def _send(self, method: str, params: dict[str, Any]) -> None:
+        if self.streams:
+            await self.streams[-1](method, params)
+
+    def forward_log(self, message: Object) -> None:
+        """Forward a log message of a server, if the session wants its level."""
+        if is_severe_enough(message["level"], self.session.log_level):
+            self.queue.log_message(dict(message))
+
+    def close(self) -> None:
+        """Run nothing more."""
+        self.queue.close()
+        for unsubscribe in (*self.watched.values(), self.end_logs):
+            if unsubscribe is not None:
+                unsubscribe()
 
 
-def session_queue(request: RequestContext) -> NotificationQueue | None:
-    """The notifications of the request's session; None if it cannot receive any."""
-    session = connection_of(request).state.get(_SESSION_KEY)
-    return session.queue if isinstance(session, _SessionSubscriptions) else None
+class SubscriptionMethods:
+    """What answers requests about notifications, and sends those notifications."""
 
-
-class SubscriptionHandlers:
-    """Request handlers and middleware for subscriptions of one server."""
-
-    def __init__(self, changes: ListChangeNotifier, gateway: Gateway, dormant: DormantSessions) -> None:
+    def __init__(self, changes: ListChangeNotifier, gateway: Gateway) -> None:
         """The caller has to run `changes`."""
         self._changes = changes
-        self._dormant = dormant
-        self._end_gateway_session = gateway.end_session
         self._admission = gateway.admission
         self._resources = resources = gateway.resources
+        self._live: dict[str, _LiveSession] = {}
+        """By the id of the session."""
         self._fingerprints: Mapping[str, FingerprintList | None] = {
             "tools": None,
             "prompts": lambda ctx: resources.digest(ctx, "prompts"),
             "resources": lambda ctx: resources.digest(ctx, "resources", "templates"),
         }
 
-    def register(self, server: Server[Any]) -> None:
-        """Add the handlers to a server; the middleware is the caller's to add."""
-        server.add_request_handler("subscriptions/listen", mcp_types.SubscriptionsListenRequestParams, self.listen)
-        server.add_request_handler("resources/subscribe", mcp_types.SubscribeRequestParams, self.subscribe)
-        server.add_request_handler("resources/unsubscribe", mcp_types.UnsubscribeRequestParams, self.unsubscribe)
-        server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, self.set_level)
+    def table(self) -> dict[str, Method]:
+        """What answers each method."""
+        return {
+            "resources/subscribe": self.subscribe,
+            "resources/unsubscribe": self.unsubscribe,
+            "logging/setLevel": self.set_level,
+            "subscriptions/listen": self.listen,
+        }
 
-    async def subscribe_session(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Middleware: subscribe a new session to changes of its lists, until its connection ends.
+    # -- sessions ------------------------------------------------------------------------------------------------------
 
-        A session without a connection cannot be notified; it is only noted what ends it.
+    @asynccontextmanager
+    async def listening(
+        self, session: ServerSession, ctx: Context, send: SendNotification, ready: anyio.Event
+    ) -> AsyncIterator[None]:
+        """Send a session the notifications that it has subscribed to, and those of changed lists, inside the block.
+
+        `ctx` is the context of the session, without what belongs to a request. Lists may change from now on, but the
+        client is not notified before `ready`.
         """
-        result = await call_next(ctx)
-        connection = connection_of(ctx)
-        if isinstance(connection.outbound, DormantChannel):
-            caller_ctx = _session_context(ctx, connection)
-            connection.outbound.end_session = partial(self._end_gateway_session, caller_ctx)
-            return result
+        live = self._started(session, ctx)
+        live.streams.append(send)
         try:
-            await isolate(partial(self._subscribe_lists, ctx))
-        except Exception:
-            logger.exception("a session will not be notified when its lists change")
-        return result
+            with ExitStack() as stack:
+                self._changes.start_task(partial(self._watch_again, live))
+                if session.log_level is not None:
+                    self._forward_logs(live)
+                try:
+                    await isolate(partial(self._follow_lists, stack, ctx, send, ready))
+                except Exception:
+                    logger.exception("a session will not be notified when its lists change")
+                yield
+        finally:
+            live.streams.remove(send)
+            if not live.streams and not live.watched:
+                self.close(session)
 
-    async def _subscribe_lists(self, ctx: ServerRequestContext[Any, Any]) -> None:
-        connection = connection_of(ctx)
-        if _SESSION_KEY in connection.state:
-            return
-        session = connection.state[_SESSION_KEY] = _SessionSubscriptions(connection)
-        caller_ctx = _session_context(ctx, connection)
-        if session.id is not None:
-            self._dormant.opened(session.id, session.mark, session.may_rest)
-        connection.exit_stack.push_async_callback(self._end_session, session, caller_ctx)
-        self._changes.start_task(session.queue.run)
-        self._changes.start_task(partial(self._watch_again, session, caller_ctx))
-        for kind in await self._list_kinds(caller_ctx):
-            notify = partial(connection.notify, f"notifications/{kind}/list_changed", None)
-            fingerprint_list = self._fingerprints[kind]
-            subscriber = await self._changes.subscribe(caller_ctx, notify, connection.initialized, fingerprint_list)
+    def close(self, session: ServerSession) -> None:
+        """Run nothing more for a session."""
+        live = self._live.pop(session.id, None)
+        if live is not None:
+            live.close()
+
+    def report_task(self, session: ServerSession | None, status: dict[str, Any]) -> None:
+        """Send a session the status of a task, if it can be reached."""
+        live = None if session is None else self._live.get(session.id)
+        if live is not None:
+            live.queue.task_status(status)
+
+    def _started(self, session: ServerSession, ctx: Context) -> _LiveSession:
+        live = self._live.get(session.id)
+        if live is None:
+            live = self._live[session.id] = _LiveSession(session, ctx)
+            self._changes.start_task(live.queue.run)
+        return live
+
+    async def _follow_lists(self, stack: ExitStack, ctx: Context, send: SendNotification, ready: anyio.Event) -> None:
+        for kind in await self._list_kinds(ctx):
+            notify = partial(send, f"notifications/{kind}/list_changed", {})
+            subscriber = await self._changes.subscribe(ctx, notify, ready, self._fingerprints[kind])
             if subscriber is None:
                 logger.warning("too many sessions: one will not be notified when its lists change")
                 return
-            connection.exit_stack.callback(self._changes.unsubscribe, subscriber)
+            stack.callback(self._changes.unsubscribe, subscriber)
 
     async def _list_kinds(self, ctx: Context) -> list[str]:
         """The kinds of list that the caller can request."""
@@ -136,56 +166,47 @@ class SubscriptionHandlers:
             return ["tools"]
         return ["tools", *(kind for kind in ("prompts", "resources") if getattr(capabilities, kind))]
 
-    async def _watch_again(self, session: _SessionSubscriptions, ctx: Context) -> None:
-        """Watch what the session watched in the process that served it before."""
-        for uri in await self._resources.subscribed_uris.get(ctx.caller, session.id):
+    async def _watch_again(self, live: _LiveSession) -> None:
+        """Watch what the session watched before, here or in another process."""
+        known = await self._resources.subscribed_uris.get(live.ctx.caller, live.session.id)
+        for uri in (*live.session.watched, *known):
             try:
-                await isolate(partial(self._watch_once, session, ctx, uri))
+                await isolate(partial(self._watch_once, live, uri))
             except Exception as error:  # noqa: BLE001 - the client was promised the others too
                 logger.info("cannot watch a resource of a session again: %s", error)
 
-    async def _end_session(self, session: _SessionSubscriptions, ctx: Context) -> None:
-        session.queue.close()
-        for unsubscribe in session.watched.values():
-            unsubscribe()
-        await self._dormant.closed(session.id or "", session.mark, partial(self._end_gateway_session, ctx))
-
-    def _session(self, request: RequestContext) -> _SessionSubscriptions:
-        session = connection_of(request).state.get(_SESSION_KEY)
-        if not isinstance(session, _SessionSubscriptions):
-            raise MCPError(mcp_types.INVALID_REQUEST, "This connection cannot receive notifications.")
-        return session
-
-    async def subscribe(self, request: RequestContext, params: mcp_types.SubscribeRequestParams) -> HandlerResult:
+    async def subscribe(self, exchange: Exchange) -> dict[str, Any]:
         """`resources/subscribe`."""
-        session, ctx = self._session(request), detach(to_context(request))
-        await as_mcp_errors(isolate(partial(self._watch_once, session, ctx, params.uri)))
-        await self._resources.subscribed_uris.add(ctx.caller, session.id, params.uri)
-        return mcp_types.EmptyResult()
+        session, ctx, uri = _session_of(exchange), detach(to_context(exchange)), exchange.params["uri"]
+        live = self._started(session, ctx)
+        try:
+            await isolate(partial(self._watch_once, live, uri))
+        finally:
+            if not live.streams and not live.watched:
+                self.close(session)
+        session.watched.add(uri)
+        await self._resources.subscribed_uris.add(ctx.caller, session.id, uri)
+        return {}
 
-    @asynccontextmanager
-    async def _admitted(self, ctx: Context, method: str) -> AsyncIterator[None]:
-        """Subscribe inside, if the caller's limits allow that. Raises `MCPError` otherwise."""
-        async with AsyncExitStack() as stack:
-            await as_mcp_errors(stack.enter_async_context(self._admission.admitted(ctx, method)))
-            yield
-
-    async def _watch_once(self, session: _SessionSubscriptions, ctx: Context, uri: str) -> None:
-        if uri in session.watched:
+    async def _watch_once(self, live: _LiveSession, uri: str) -> None:
+        if uri in live.watched:
             return
-        unsubscribe = await self._watch(ctx, uri, session.queue, len(session.watched))
-        if (concurrent := session.watched.pop(uri, None)) is not None:
+        unsubscribe = await self._watch(live.ctx, uri, live.queue, len(live.watched))
+        if (concurrent := live.watched.pop(uri, None)) is not None:
             concurrent()
-        session.watched[uri] = unsubscribe
-
-    async def unsubscribe(self, request: RequestContext, params: mcp_types.UnsubscribeRequestParams) -> HandlerResult:
-        """`resources/unsubscribe`."""
-        session = self._session(request)
-        unsubscribe = session.watched.pop(params.uri, None)
-        if unsubscribe is not None:
+        live.watched[uri] = unsubscribe
+        if self._live.get(live.session.id) is not live:  # it has ended meanwhile
             unsubscribe()
-        await self._resources.subscribed_uris.discard(to_context(request).caller, session.id, params.uri)
-        return mcp_types.EmptyResult()
+
+    async def unsubscribe(self, exchange: Exchange) -> dict[str, Any]:
+        """`resources/unsubscribe`."""
+        session, uri = _session_of(exchange), exchange.params["uri"]
+        session.watched.discard(uri)
+        live = self._live.get(session.id)
+        if live is not None and (unsubscribe := live.watched.pop(uri, None)) is not None:
+            unsubscribe()
+        await self._resources.subscribed_uris.discard(exchange.caller, session.id, uri)
+        return {}
 
     async def _watch(self, ctx: Context, uri: str, queue: NotificationQueue, watched: int) -> Unsubscribe:
         if watched >= _MAX_WATCHED:
@@ -194,57 +215,43 @@ class SubscriptionHandlers:
             )
         return await self._resources.subscribe(ctx, uri, queue.resource_updated)
 
-    async def set_level(self, request: RequestContext, params: mcp_types.SetLevelRequestParams) -> HandlerResult:
+    async def set_level(self, exchange: Exchange) -> dict[str, Any]:
         """`logging/setLevel`: forward log messages of servers from that level on."""
-        session = self._session(request)
-        if session.level is None:
+        session = _session_of(exchange)
+        session.log_level = exchange.params["level"]
+        if (live := self._live.get(session.id)) is not None:
+            self._forward_logs(live)
+        return {}
 
-            def forward(message: Object) -> None:
-                if _is_severe_enough(message, session.level):
-                    session.queue.log_message(dict(message))
+    def _forward_logs(self, live: _LiveSession) -> None:
+        if live.end_logs is None:
+            live.end_logs = self._resources.subscribe_logs(live.ctx, live.forward_log)
 
-            unsubscribe = self._resources.subscribe_logs(detach(to_context(request)), forward)
-            connection_of(request).exit_stack.callback(unsubscribe)
-        session.level = connection_of(request).state[LOG_LEVEL_STATE] = params.level
-        return mcp_types.EmptyResult()
+    # -- requests of 2026-07-28 ----------------------------------------------------------------------------------------
 
-    async def forward_logs(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Middleware: forward log messages of servers during a modern request that asks for them."""
-        level = (ctx.meta or {}).get(LOG_LEVEL_META_KEY)
-        if level is None or ctx.request_id is None or not is_modern(ctx.protocol_version):
-            return await call_next(ctx)
-
-        async def send(_method: str, params: dict[str, Any]) -> None:
-            message = mcp_types.LoggingMessageNotificationParams.model_validate(params)
-            notification = mcp_types.LoggingMessageNotification(params=message)
-            await ctx.session.send_notification(notification, related_request_id=ctx.request_id)
-
-        queue = NotificationQueue(send)
+    async def with_logs(self, exchange: Exchange, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Do the work of a request, and forward log messages of servers meanwhile, if the request asks for them."""
+        level = wanted_level(exchange)
+        queue = NotificationQueue(exchange.channel.notify)
 
         def forward(message: Object) -> None:
-            if _is_severe_enough(message, level):
+            if is_severe_enough(message["level"], level):
                 queue.log_message(dict(message))
 
-        unsubscribe = self._resources.subscribe_logs(detach(to_context(ctx)), forward)
+        unsubscribe = self._resources.subscribe_logs(detach(to_context(exchange)), forward)
         try:
-            return await _with_queue(queue, partial(call_next, ctx))
+            return await _with_queue(queue, work)
         finally:
             unsubscribe()
 
-    async def listen(
-        self, request: RequestContext, params: mcp_types.SubscriptionsListenRequestParams
-    ) -> mcp_types.SubscriptionsListenResult:
+    async def listen(self, exchange: Exchange) -> dict[str, Any]:
         """`subscriptions/listen`: one stream of changes, until the client disconnects or the server stops."""
-        if request.request_id is None:
-            raise MCPError(mcp_types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
-        stream = _ListenStream(request, request.request_id)
-        acknowledged, ctx, wanted = anyio.Event(), detach(to_context(request)), params.notifications
+        stream = _ListenStream(exchange)
+        acknowledged, ctx, wanted = anyio.Event(), detach(to_context(exchange)), exchange.params["notifications"]
         queue = NotificationQueue(stream.send_update)
         with ExitStack() as stack:
-            async with self._admitted(ctx, request.method):
-                kinds = [
-                    kind for kind in await self._list_kinds(ctx) if getattr(wanted, f"{kind}_list_changed") is True
-                ]
+            async with self._admission.admitted(ctx, exchange.method):
+                kinds = [kind for kind in await self._list_kinds(ctx) if wanted.get(_WANTED[kind]) is True]
                 subscribers = [
                     await self._subscribe_stream(stack, ctx, partial(stream.notify, kind), acknowledged, kind)
                     for kind in kinds
@@ -253,26 +260,27 @@ class SubscriptionHandlers:
                 subscribers = subscribers or [
                     await self._subscribe_stream(stack, ctx, _no_notification, acknowledged, "tools")
                 ]
-                uris = await self._watch_all(stack, ctx, wanted.resource_subscriptions or (), queue)
+                uris = await self._watch_all(stack, ctx, wanted.get("resourceSubscriptions") or (), queue)
             await stream.acknowledge(kinds, uris)
             acknowledged.set()
             async with anyio.create_task_group() as group:
                 group.start_soon(queue.run)
                 await subscribers[0].ended.wait()
                 queue.close()
-        return mcp_types.SubscriptionsListenResult(_meta=stream.meta)
+        return {"_meta": stream.meta}
 
     async def _subscribe_stream(
         self, stack: ExitStack, ctx: Context, notify: Notify, ready: anyio.Event, kind: str
     ) -> ListSubscriber:
-        subscribe = partial(self._changes.subscribe, ctx, notify, ready, self._fingerprints[kind])
-        subscriber = await as_mcp_errors(isolate(subscribe))
+        subscriber = await isolate(partial(self._changes.subscribe, ctx, notify, ready, self._fingerprints[kind]))
         if subscriber is None:
-            raise MCPError(mcp_types.INTERNAL_ERROR, "Too many subscriptions are open; try again later.")
+            raise RpcError(INTERNAL_ERROR, "Too many subscriptions are open; try again later.")
         stack.callback(self._changes.unsubscribe, subscriber)
         return subscriber
 
-    async def _watch_all(self, stack: ExitStack, ctx: Context, uris: Any, queue: NotificationQueue) -> list[str]:
+    async def _watch_all(
+        self, stack: ExitStack, ctx: Context, uris: Sequence[str], queue: NotificationQueue
+    ) -> list[str]:
         """Subscribe to resources, and return the URIs for which that worked in time."""
         wanted, watched = tuple(dict.fromkeys(uris)), set[str]()
 
@@ -296,44 +304,37 @@ class SubscriptionHandlers:
         return [uri for uri in wanted if uri in watched]
 
 
-def _session_context(ctx: ServerRequestContext[Any, Any], connection: Connection) -> Context:
-    """The context of a session, from the request that opens it; over HTTP, that request does not name it yet."""
-    caller_ctx = detach(to_context(ctx))
-    return replace(caller_ctx, session=connection.session_id or caller_ctx.session)
+def _session_of(exchange: Exchange) -> ServerSession:
+    if exchange.session is None:
+        raise RpcError(INVALID_REQUEST, "This connection cannot receive notifications.")
+    return exchange.session
 
 
 class _ListenStream:
     """The notifications on the stream of one `subscriptions/listen` request."""
 
-    def __init__(self, request: RequestContext, request_id: str | int) -> None:
-        self._request = request
-        self._request_id = request_id
-        self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request_id}
+    def __init__(self, exchange: Exchange) -> None:
+        self._send = exchange.channel.notify
+        self.meta: dict[str, Any] = {_SUBSCRIPTION_ID: exchange.id}
 
-    async def _send(self, notification: mcp_types.ServerNotification) -> None:
-        await self._request.session.send_notification(notification, related_request_id=self._request_id)
-
-    async def send_update(self, _method: str, params: dict[str, Any]) -> None:
+    async def send_update(self, method: str, params: dict[str, Any]) -> None:
         """Send that a resource changed."""
-        update = mcp_types.ResourceUpdatedNotificationParams.model_validate({**params, "_meta": self.meta})
-        await self._send(mcp_types.ResourceUpdatedNotification(params=update))
+        await self._send(method, {**params, "_meta": self.meta})
 
     async def notify(self, kind: str) -> None:
         """Send that a list changed."""
-        await self._send(_LIST_CHANGED[kind](params=mcp_types.NotificationParams(_meta=self.meta)))
+        await self._send(f"notifications/{kind}/list_changed", {"_meta": self.meta})
 
     async def acknowledge(self, kinds: Sequence[str], uris: Sequence[str]) -> None:
         """Send which lists and resources the subscription covers."""
-        accepted = mcp_types.SubscriptionFilter.model_validate(
-            {**{f"{kind}_list_changed": True for kind in kinds}, "resource_subscriptions": uris or None}
-        )
-        params = mcp_types.SubscriptionsAcknowledgedNotificationParams(notifications=accepted, _meta=self.meta)
-        await self._send(mcp_types.SubscriptionsAcknowledgedNotification(params=params))
+        accepted: dict[str, Any] = {_WANTED[kind]: True for kind in kinds}
+        if uris:
+            accepted["resourceSubscriptions"] = list(uris)
+        await self._send("notifications/subscriptions/acknowledged", {"notifications": accepted, "_meta": self.meta})
 
 
-async def _with_queue(queue: NotificationQueue, work: Callable[[], Awaitable[HandlerResult]]) -> HandlerResult:
-    """Run the work, and return its outcome after the notifications that were queued meanwhile."""
-    result: HandlerResult = None
+async def _with_queue(queue: NotificationQueue, work: Callable[[], Awaitable[_T]]) -> _T:
+    """Run the work, and return its result after the notifications that were queued meanwhile."""
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
         group.start_soon(queue.run)
@@ -351,9 +352,3 @@ async def _with_queue(queue: NotificationQueue, work: Callable[[], Awaitable[Han
 
 async def _no_notification() -> None:
     """For a stream that follows no list."""
-
-
-def _is_severe_enough(message: Object, level: object) -> bool:
-    return (
-        isinstance(level, str) and level in LOG_LEVELS and LOG_LEVELS.index(message["level"]) >= LOG_LEVELS.index(level)
-    )

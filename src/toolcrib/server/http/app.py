@@ -43,6 +43,7 @@ from toolcrib.errors import (
 )
 from toolcrib.middleware.admission import CountRefusal
 from toolcrib.providers.adapters import adapt
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import (
     CALLER_KEY,
     OWN_CREDENTIAL_KEY,
@@ -60,21 +61,12 @@ from toolcrib.server.auth.authentication import (
     sdk_caller,
     sdk_user,
 )
-from toolcrib.server.context import (
-    OVERRIDING_KEY,
-    PROVIDERS_KEY,
-    REFUSALS_KEY,
-    body_too_large,
-    capture_request_scope,
-    error_response,
-    forbidden,
-    request_caller,
-    unauthorized,
-)
+from toolcrib.server.context import body_too_large, error_response, forbidden, unauthorized
 from toolcrib.server.direct import DirectMethods
+from toolcrib.server.exchange import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
 from toolcrib.server.front import Front, ReadSessionRequest, cancellable
+from toolcrib.server.handlers import REFUSALS_KEY
 from toolcrib.server.http.budgets import LISTEN_METHOD, BudgetMiddleware, ReportRefusal
-from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.server.plain_connection import Awaited, PlainRequest
 from toolcrib.types import Authenticator, Caller, ToolProvider

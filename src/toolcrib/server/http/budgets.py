@@ -11,7 +11,8 @@ from typing import Final, Literal
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import RateLimited, ToolcribError
-from toolcrib.server.context import error_response, request_caller
+from toolcrib.server.context import error_response
+from toolcrib.server.exchange import request_caller
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import LOCAL, Caller
 

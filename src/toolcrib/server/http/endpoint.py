@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import anyio
-from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -21,10 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import InvalidRequest, NotStarted
 from toolcrib.server.auth.authentication import CALLER_KEY, OWN_CREDENTIAL_KEY, extra_paths
-from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER, body_too_large, error_response
+from toolcrib.server.context import body_too_large, error_response
 from toolcrib.server.direct import DirectMethods, RequestHead
+from toolcrib.server.engine import Engine
+from toolcrib.server.exchange import SESSION_HEADER
 from toolcrib.server.front import cancel_on_disconnect
-from toolcrib.server.handlers import ToolServer, end_streams
+from toolcrib.server.handlers import BACK_CHANNEL_KEY, EVENTS_KEY, ToolServer
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
 from toolcrib.server.http.budgets import LISTEN_METHOD, read_length
 from toolcrib.server.http.sessions import SessionManager
@@ -66,7 +67,7 @@ _CHECKED_BYTES: Final = 64 * 1024
 
 
 def http_app(
-    server: Server[Any],
+    engine: Engine,
     options: HttpOptions,
     *,
     ready: Readiness,
@@ -76,18 +77,15 @@ def http_app(
     routes: Sequence[BaseRoute] = (),
     state: StateStore | None = None,
 ) -> HttpApp:
-    """The ASGI app for a server, to serve by itself or mount in another app.
+    """The ASGI app for an engine, to serve by itself or mount in another app.
 
     It answers at the options' path; with `anywhere`, at every path below its mount except the health endpoints. Its
     lifespan runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing
     authenticates them.
     """
     replicas = None if state is None or not state.shared else Replicas(state, options)
-    direct = (
-        DirectMethods(server, replica=None if replicas is None else replicas.id)
-        if isinstance(server, ToolServer)
-        else None
-    )
+    server = ToolServer(engine)
+    direct = DirectMethods(server, replica=None if replicas is None else replicas.id)
     endpoint = StreamableHttpEndpoint(server, options, replicas, direct)
     paths = (options.path, *extra_paths(authenticator))
     return HttpApp(
@@ -97,13 +95,13 @@ def http_app(
         ready=ready,
         authenticator=authenticator,
         paths=None if anywhere else paths,
-        end_streams=lambda: end_streams(server),
+        end_streams=engine.end_streams,
         owner=owner,
         routes=routes,
         direct=direct,
         sessions=endpoint.read_session_request if replicas is None else None,
-        refused=server.report_refusal if isinstance(server, ToolServer) else None,
-        count_refusal=server.count_refusal if isinstance(server, ToolServer) else None,
+        refused=engine.report_refusal,
+        count_refusal=engine.count_refusal,
     )
 
 
@@ -117,7 +115,7 @@ class StreamableHttpEndpoint:
 
     def __init__(
         self,
-        server: Server[Any],
+        server: ToolServer,
         options: HttpOptions,
         replicas: Replicas | None = None,
         direct: DirectMethods | None = None,
@@ -138,15 +136,19 @@ class StreamableHttpEndpoint:
     async def running(self) -> AsyncIterator[None]:
         """Hold sessions, which end with this context."""
         limit = self._options.max_body_bytes
-        dormant = self._server.dormant if isinstance(self._server, ToolServer) else None
         calls = None
-        if isinstance(self._server, ToolServer):
-            if why := unsupported_sdk():
-                logger.warning("%s", why)
-            else:
-                calls = SessionCalls(self._server)
-        report = self._server.report_refusal if isinstance(self._server, ToolServer) else None
-        plain = SessionManager(self._server, self._options, self._replicas, dormant, calls, report=report)
+        if why := unsupported_sdk():
+            logger.warning("%s", why)
+        else:
+            calls = SessionCalls(self._server)
+        plain = SessionManager(
+            self._server,
+            self._options,
+            self._replicas,
+            self._server.dormant,
+            calls,
+            report=self._server.engine.report_refusal,
+        )
         events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=limit)
         async with plain.run(), events.run():
             self._managers = (plain, events)

@@ -29,8 +29,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import RateLimited
 from toolcrib.server.auth.authentication import sdk_user
-from toolcrib.server.context import SESSION_HEADER, error_response, request_caller
+from toolcrib.server.context import error_response
 from toolcrib.server.dormant import DormantSessions, EndSession
+from toolcrib.server.exchange import SESSION_HEADER, request_caller
 from toolcrib.server.http.budgets import Owner, ReportRefusal, owner_of
 from toolcrib.server.http.connections import RateLimitedLog
 from toolcrib.server.options import HttpOptions

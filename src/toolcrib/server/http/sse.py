@@ -12,7 +12,8 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from toolcrib.errors import NotStarted
-from toolcrib.server.handlers import ToolServer, end_streams
+from toolcrib.server.engine import Engine
+from toolcrib.server.handlers import ToolServer
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
 from toolcrib.server.http.endpoint import ReplayBody, read_body
 from toolcrib.server.options import HttpOptions
@@ -26,7 +27,7 @@ _MESSAGES_PATH: Final = "/messages/"
 
 
 def sse_app(
-    server: Server[Any],
+    engine: Engine,
     options: HttpOptions,
     *,
     ready: Readiness,
@@ -36,23 +37,23 @@ def sse_app(
     routes: Sequence[BaseRoute] = (),
     state: StateStore | None = None,  # noqa: ARG001 - a connection of this transport belongs to one process
 ) -> HttpApp:
-    """The ASGI app for a server and its old clients, to serve by itself or mount in another app.
+    """The ASGI app for an engine and its old clients, to serve by itself or mount in another app.
 
     Clients connect to `/sse` below its mount; with `anywhere`, to every path except the health endpoints. Its lifespan
     runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing authenticates
     them.
     """
     return HttpApp(
-        SseEndpoint(server, options),
+        SseEndpoint(ToolServer(engine), options),
         options,
         ready=ready,
         authenticator=authenticator,
         paths=None if anywhere else (STREAM_PATH, _MESSAGES_PATH),
-        end_streams=lambda: end_streams(server),
+        end_streams=engine.end_streams,
         owner=owner,
         routes=routes,
-        refused=server.report_refusal if isinstance(server, ToolServer) else None,
-        count_refusal=server.count_refusal if isinstance(server, ToolServer) else None,
+        refused=engine.report_refusal,
+        count_refusal=engine.count_refusal,
     )
 
 

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import copy
 import json
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,11 +23,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
 
 from toolcrib.errors import SettingsError
+from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import url_host
 from toolcrib.server.http.connections import RepeatedWarnings, bounded_protocol
-from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.plain_connection import Awaited, PlainAnswer, PlainRequest, SendEvent
+from toolcrib.server.processes.stopping import SHUTTING_DOWN, wait_for_stop
 
 RUNNING_KEY: Final = "toolcrib.running"
 """ASGI scope key: the `RunningRequest` of a POST, where this process serves the app by itself."""
@@ -41,9 +41,6 @@ _HAND_OVER_S: Final = 2.0
 _POLL_S: Final = 0.05
 FLUSH_S: Final = 0.2
 """How long clients have to read the last responses at shutdown, in seconds."""
-SHUTTING_DOWN: Final = "The server is shutting down; the call was cancelled."
-"""Message for requests that are still unanswered at shutdown, sent with the JSON-RPC code `CONNECTION_CLOSED`."""
-
 _SHUTDOWN_ERROR: Final = {
     "jsonrpc": "2.0",
     "id": None,
@@ -337,20 +334,6 @@ async def _stop_on_request(
     # Streams that never end by themselves must not delay the shutdown.
     await anyio.sleep(flush_s)
     server.force_exit = True
-
-
-async def wait_for_stop(
-    stop: anyio.Event | None = None, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """Wait for the event, or for SIGTERM or SIGINT without one. Reports `started` once neither can be missed."""
-    if stop is not None:
-        task_status.started()
-        await stop.wait()
-        return
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for _ in signals:
-            return
 
 
 # -- listening sockets -------------------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from toolcrib.errors import ConnectionLost, StateUnavailable
-from toolcrib.server.context import REPLICA_KEY, SESSION_HEADER, error_response
+from toolcrib.server.context import error_response
+from toolcrib.server.exchange import REPLICA_KEY, SESSION_HEADER
 from toolcrib.server.http.app import Endpoint
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import RemoteStore, StateCodec, StateStore

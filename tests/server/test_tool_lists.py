@@ -1,7 +1,6 @@
-"""Lists whose entries bypass the SDK: the same for clients, encoded once for each definition."""
+"""Lists of tools, whose entries are encoded once for each definition, and large results, over every transport."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +13,10 @@ from mcp.shared.exceptions import MCPError
 from tests.server.conftest import JSON, Crib, at_address, client_at, crib, names, native
 from tests.server.test_stdio import OPENING, request
 
-from toolcrib.server import direct as server_direct
-from toolcrib.server import sdk_workarounds, session_calls
+from toolcrib.server import methods
 from toolcrib.server.http.endpoint import http_app
+from toolcrib.server.methods import EntryCache
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sdk_workarounds import SPLICES_KEY, EntryCache, Splicer, defer_entries, spliced
 from toolcrib.surfaces.facade import ListedTool
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
 from toolcrib.wire import read_tool, tool_to_wire
@@ -39,7 +37,7 @@ ODD = Tool(
 
 
 def app_of(served: Crib) -> Any:
-    return http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+    return http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -94,79 +92,45 @@ async def test_only_a_definition_that_no_client_could_read_is_left_out(caplog: p
     assert "bad cannot be listed" in caplog.text
 
 
-async def test_a_response_without_placeholders_passes_unchanged() -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    filling = Splicer(send)
-    start = {"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"2")]}
-    body = {"type": "http.response.body", "body": b"ok", "more_body": True}
-    for message in (start, body, body):
-        await filling(message)
-    assert sent == [start, body, body]
-
-
-async def test_a_placeholder_is_replaced_once_and_cannot_be_guessed() -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    filling = Splicer(send)
-    assert defer_entries({}, [b"1"]) is None
-    mark = defer_entries({SPLICES_KEY: filling.splices}, [b'{"a":1}', b"2"])
-    assert mark != defer_entries({SPLICES_KEY: {}}, [])
-    await filling({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
-    await filling({"type": "http.response.body", "body": json.dumps({"tools": mark, "n": 1}).encode()})
-    assert json.loads(sent[1]["body"]) == {"tools": [{"a": 1}, 2], "n": 1}
-    assert dict(sent[0]["headers"])[b"content-length"] == str(len(sent[1]["body"])).encode()
-
-
-async def test_a_response_without_its_placeholder_stays_unchanged() -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    filling = Splicer(send)
-    defer_entries({SPLICES_KEY: filling.splices}, [b"1"])
-    await filling({"type": "http.response.start", "status": 200, "headers": []})
-    await filling({"type": "http.response.body", "body": b'{"error":{}}'})
-    assert sent[1]["body"] == b'{"error":{}}'
-
-
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": True, "\u043a": {"default": None}}, "required": []}
 ODD_ENTRIES: list[dict[str, Any]] = [
     {"name": "plain", "inputSchema": {"type": "object"}},
     {"name": "list", "inputSchema": SCHEMA, "outputSchema": {"type": "array"}},
     {"name": "any", "inputSchema": SCHEMA, "outputSchema": {"anyOf": [{"type": "object"}]}},
     {"name": "own", "inputSchema": {**SCHEMA, "x-own": {"a": None}}, "outputSchema": SCHEMA},
-    {"name": "hints", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True, "destructiveHint": None}},
+    {"name": "hints", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True, "openWorldHint": False}},
     {"name": "more-hints", "inputSchema": SCHEMA, "annotations": {"title": "x", "own": {"deep": [1, None]}}},
-    {"name": "icon", "inputSchema": SCHEMA, "icons": [{"src": "https://a/b", "mimeType": None}]},
+    {"name": "icon", "inputSchema": SCHEMA, "icons": [{"src": "https://a/b"}]},
     {"name": "more-icon", "inputSchema": SCHEMA, "icons": [{"src": "https://a/b", "sizes": ["any"], "extra": 1}]},
     {"name": "meta", "inputSchema": SCHEMA, "_meta": {"n": None, "big": 12345678901234567890123, "f": 1.5e300}},
     {"name": "task", "inputSchema": SCHEMA, "execution": {"taskSupport": "optional"}, "vendor": {"x": 1}},
-    {"name": "text", "title": "T", "description": "\u2028 \U0001f980 \x00 </script>", "inputSchema": SCHEMA},
+    {"name": "text", "title": "T", "description": "\u2028 \U0001f980 </script>", "inputSchema": SCHEMA},
 ]
+ERA_KEYS = ("outputSchema", "execution")
+"""Parts of an entry that not every version of the protocol has."""
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_entries_equal_those_that_the_sdk_would_send(version: str) -> None:
+async def test_entries_keep_what_their_server_sent(version: str) -> None:
     read = [read_tool(entry, namespace="x") for entry in ODD_ENTRIES]
     tools = [replace(tool, visibility=Visibility.NATIVE) for one in read if (tool := one.tool) is not None]
-    lean = await listed_over_http(version, *tools)
-    assert len(lean["tools"]) == len(ODD_ENTRIES)
-    assert lean == await listed_over_http(version, *tools, lean=False)
+    listed = {tool["name"].removeprefix("x__"): tool for tool in (await listed_over_http(version, *tools))["tools"]}
+    assert len(listed) == len(ODD_ENTRIES)
+    for entry in ODD_ENTRIES:
+        kept = {key: value for key, value in listed[entry["name"]].items() if key not in ERA_KEYS}
+        sent = {key: value for key, value in entry.items() if key not in (*ERA_KEYS, "vendor")}
+        assert kept == {**sent, "name": f"x__{entry['name']}"}
 
 
-async def listed_over_http(version: str, *tools: Tool, lean: bool = True) -> dict[str, Any]:
+async def test_a_null_in_place_of_a_hint_is_left_out_because_some_clients_refuse_it() -> None:
+    tool = Tool(name="odd", annotations={"readOnlyHint": None, "title": "O"}, visibility=Visibility.NATIVE)
+    (entry,) = (await listed_over_http("2025-11-25", tool))["tools"]
+    assert entry["annotations"] == {"title": "O"}
+
+
+async def listed_over_http(version: str, *tools: Tool) -> dict[str, Any]:
     """The result of `tools/list`, parsed from the response body."""
     async with crib(*tools, surfaces=["direct"]) as served:
-        if not lean:
-            served.server.middleware[:] = [one for one in served.server.middleware if "list_lean" not in repr(one)]
         app = app_of(served)
         transport = httpx2.ASGITransport(app=app)
         async with app.running(), httpx2.AsyncClient(transport=transport, headers=JSON) as http:
@@ -193,7 +157,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(name)
         return tool_to_wire(tool, name)
 
-    monkeypatch.setattr(sdk_workarounds, "tool_to_wire", noted)
+    monkeypatch.setattr(methods, "tool_to_wire", noted)
     return made
 
 
@@ -214,17 +178,16 @@ def listed(number: int, **more: Any) -> ListedTool:
 
 
 def entry(known: EntryCache, tool: ListedTool, version: str) -> dict[str, Any]:
-    fragment = known.get(tool, version)
-    assert fragment is not None
-    assert json.loads(fragment.encoded) == fragment.entry
-    return fragment.entry
+    (only,) = json.loads(known.encoded([tool], version).text)
+    assert isinstance(only, dict)
+    return only
 
 
 def test_each_era_has_its_own_entries() -> None:
     known, tool = EntryCache(), listed(1, output_schema={"type": "array"})
     assert "outputSchema" in entry(known, tool, "2026-07-28")
     assert "outputSchema" not in entry(known, tool, "2025-11-25")
-    assert entry(known, tool, "2025-06-18") is entry(known, tool, "2025-11-25")
+    assert entry(known, tool, "2025-06-18") == entry(known, tool, "2025-11-25")
 
 
 def test_the_entry_cache_is_limited(made: list[str]) -> None:
@@ -244,7 +207,7 @@ LARGE = ToolResult(content=tuple(BLOCKS), structured={"rows": [[n] for n in rang
 
 
 async def large(ctx: Context, name: str, arguments: Object) -> ToolResult:
-    """A result of which the blocks and the structure are too large for the SDK's models."""
+    """A result with many blocks and a large structure."""
     return LARGE
 
 
@@ -254,22 +217,11 @@ async def test_a_large_result_is_the_same_over_http_as_in_memory(mode: str) -> N
     async with crib(echo, handler=large, surfaces=["direct"]) as served:
         async with mcp.Client(served.server, mode=mode) as client:
             direct = await client.call_tool("echo", {})
-        around_the_sdk: list[list[int]] = []
-
-        def note(body: bytes, splices: Mapping[str, bytes]) -> bytes:
-            around_the_sdk.append([len(json.loads(part)) for part in splices.values()])
-            return spliced(body, splices)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sdk_workarounds, "spliced", note)
-            patch.setattr(server_direct, "spliced", note)
-            patch.setattr(session_calls, "spliced", note)
-            async with at_address(app_of(served)) as url, client_at(f"{url}/mcp", mode=mode) as client:
-                over_http = await client.call_tool("echo", {})
-                with_progress = await client.call_tool("echo", {}, progress_callback=_ignore)
+        async with at_address(app_of(served)) as url, client_at(f"{url}/mcp", mode=mode) as client:
+            over_http = await client.call_tool("echo", {})
+            with_progress = await client.call_tool("echo", {}, progress_callback=_ignore)
     assert len(direct.content) == 903
     assert (over_http, with_progress) == (direct, direct)
-    assert [sizes for sizes in around_the_sdk if len(sizes) == 2] == [[903, 1], [903, 1]]
 
 
 async def _ignore(progress: float, total: float | None, message: str | None) -> None:

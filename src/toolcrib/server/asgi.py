@@ -1,0 +1,56 @@
+"""The ASGI apps that this package makes, as programs see them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from toolcrib.server.options import HttpOptions
+
+
+class AsgiApp(ABC):
+    """An ASGI app that answers requests while it runs: by its lifespan, `running` or `run`."""
+
+    options: HttpOptions
+    path: str
+    """Where clients connect when the app is served by itself."""
+    end_streams: Callable[[], None]
+    """Ends responses that never end by themselves."""
+    listening: Callable[[str, int, Path | None], None]
+    """Called with the host and port at which the app is served by itself, and the socket of this process alone."""
+    end_session_streams: Callable[[], None]
+    """Ends the event streams of sessions, which clients open again."""
+    count_refusal: Callable[[str], None] | None = None
+    """Counts connections that are refused, by the setting whose limit was reached."""
+
+    @abstractmethod
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Serve one connection, or the lifespan."""
+
+    def read_plain(self, data: bytes) -> Any:  # noqa: ARG002 - for subclasses
+        """Read a whole HTTP request that needs none of the app's layers, as a `plain_connection.PlainRequest`.
+
+        Returns None for any other, and what says so if a part of the body is missing.
+        """
+        return None
+
+    @abstractmethod
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Answer requests inside the context."""
+
+    @abstractmethod
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until cancelled."""
+
+    @abstractmethod
+    def run_soon(self, group: anyio.abc.TaskGroup) -> None:
+        """Answer requests until the task group is cancelled; those that come before it has started wait for that."""

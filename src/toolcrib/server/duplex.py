@@ -1,0 +1,215 @@
+"""One client over a connection in both directions, such as pipes: its messages in, responses and notifications out.
+
+Both eras are served; the client's first request says which one it is.
+"""
+
+import contextlib
+import math
+import secrets
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.abc
+
+from toolcrib.protocol.failures import CONNECTION_CLOSED, RpcError
+from toolcrib.protocol.messages import (
+    ErrorResponse,
+    InvalidMessage,
+    Message,
+    Notification,
+    Request,
+    RequestId,
+    decode,
+    encode_error,
+    encode_notification,
+)
+from toolcrib.protocol.serving import (
+    NotificationReceived,
+    QuestionAnswered,
+    RequestCancelled,
+    RequestReceived,
+    ServerSession,
+)
+from toolcrib.protocol.versions import is_modern
+from toolcrib.server.engine import Engine
+from toolcrib.server.exchange import Exchange, HttpHead
+from toolcrib.server.processes.stopping import SHUTTING_DOWN
+from toolcrib.server.questions import Questions, SendMessage
+from toolcrib.types import LOCAL, Caller, Object
+
+
+def local_name() -> str:
+    """A name for a connection that no client chooses; random, as it must not be that of a session over HTTP."""
+    return f"local-{secrets.token_hex(8)}"
+
+
+class DuplexConnection:
+    """Serves one client; `serving` has to run meanwhile."""
+
+    def __init__(self, engine: Engine, send: SendMessage, *, name: str | None = None, caller: Caller = LOCAL) -> None:
+        """`send` writes one message, and waits until there is room for it. `name` is that of the session."""
+        self.session = ServerSession(id=name or local_name())
+        self.questions = Questions(self.session)
+        self._engine = engine
+        self._write = send
+        self._caller = caller
+        self._group: anyio.abc.TaskGroup | None = None
+        self._running: dict[RequestId, anyio.CancelScope] = {}
+        """The requests that are being answered, by id."""
+        self._refused = False
+        self._ready = anyio.Event()
+        """Set once the client may be sent notifications."""
+        self._stack = contextlib.AsyncExitStack()
+        """What ends with the connection."""
+        self._idle = anyio.Event()
+        self._lock = anyio.Lock(fast_acquire=True)
+        self._writing: anyio.CancelScope | None = None
+        self._deadline = math.inf
+        """Until when messages are written, on the event loop's clock."""
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Answer requests inside the block; at its end, those that are still running are cancelled."""
+        try:
+            async with anyio.create_task_group() as self._group:
+                try:
+                    yield
+                finally:
+                    self.questions.close()
+                    self._stop_writing(-math.inf)
+                    self._group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._stack.aclose()
+                await self._engine.end_session(self.session, self._caller)
+
+    # -- messages of the client ------------------------------------------------------------------------------------
+
+    async def receive(self, text: bytes, http: HttpHead | None = None) -> None:
+        """Act upon one message, with the head of the request that it came in."""
+        try:
+            message = decode(text)
+        except InvalidMessage as error:
+            await self.refuse(error.error, error.id)
+        else:
+            await self.receive_message(message, http)
+
+    async def receive_message(self, message: Message, http: HttpHead | None = None) -> None:
+        """The same for a message that was read already."""
+        assert self._group is not None  # noqa: S101 - the caller is inside `serving`
+        match self.session.receive(message):
+            case RequestReceived() as received if received.request.method == "initialize":
+                await self._answer(received, http)  # at once, so that the next message finds the session open
+            case RequestReceived() as received:
+                self._group.start_soon(self._answer, received, http)
+            case RequestCancelled(request_id):
+                if (scope := self._running.get(request_id)) is not None:
+                    scope.cancel()
+            case QuestionAnswered() as answered:
+                self.questions.answered(answered)
+            case NotificationReceived() as notified:
+                await self._notified(notified, http)
+            case ErrorResponse(request_id, error):
+                await self.refuse(error, request_id)
+            case None:
+                pass
+
+    async def _answer(self, received: RequestReceived, http: HttpHead | None) -> None:
+        request = received.request
+        exchange = self._exchange(request, received.version, received.capabilities, http)
+        with anyio.CancelScope() as scope:
+            self._running[request.id] = scope
+            answer = await self._engine.answer(exchange)
+            if request.method == "initialize" and answer.error is None:
+                await self._listen(exchange)
+        self.session.answered(request.id)
+        if not scope.cancelled_caught and not self._refused:
+            await self.send(answer.body)
+        if self._running.get(request.id) is scope:
+            del self._running[request.id]
+        if not self._running:
+            self._idle.set()
+
+    def _exchange(
+        self, message: Request | Notification, version: str, capabilities: Object, http: HttpHead | None
+    ) -> Exchange:
+        return Exchange(
+            method=message.method,
+            params=message.params or {},
+            id=message.id if isinstance(message, Request) else None,
+            version=version,
+            caller=self._caller,
+            session_id=self.session.id,
+            session=None if is_modern(version) else self.session,
+            capabilities=capabilities,
+            http=http,
+            channel=_DuplexChannel(self, version),
+        )
+
+    async def _notified(self, received: NotificationReceived, http: HttpHead | None) -> None:
+        exchange = self._exchange(received.notification, received.version, self.session.capabilities, http)
+        if self.session.is_initialized:
+            self._ready.set()
+        await self._engine.notified(exchange)
+
+    async def _listen(self, exchange: Exchange) -> None:
+        """Begin to send the session its notifications, once its client is ready for them."""
+        await self._stack.aclose()  # of an earlier handshake
+        await self._stack.enter_async_context(self._engine.listening(exchange, self.notify, self._ready))
+
+    # -- messages to the client ------------------------------------------------------------------------------------
+
+    async def send(self, text: bytes) -> None:
+        """Send one message, after those before it; drop it once the connection is closed."""
+        async with self._lock:
+            # Half a message, of a request that is cancelled now, would break the next one.
+            with anyio.CancelScope(shield=True, deadline=self._deadline) as self._writing:
+                await self._write(text)
+            if self._writing.cancelled_caught:
+                self._deadline = -math.inf
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification."""
+        await self.send(encode_notification(method, params))
+
+    async def refuse(self, error: RpcError, request_id: RequestId | None) -> None:
+        """Answer a message that cannot be acted upon."""
+        await self.send(encode_error(request_id, error))
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    async def drain(self, seconds: float) -> None:
+        """Wait so long for the requests that are running, without those that never end by themselves."""
+        self._engine.end_streams()
+        if self._running:
+            self._idle = anyio.Event()
+            with anyio.move_on_after(seconds):
+                await self._idle.wait()
+
+    async def refuse_rest(self, within_s: float) -> None:
+        """Answer what is still running with an error that the server is shutting down, and write nothing after that.
+
+        The client has so long to read, as it may no longer do so.
+        """
+        self._refused = True
+        self._stop_writing(anyio.current_time() + within_s)
+        for request_id in tuple(self._running):
+            await self.refuse(RpcError(CONNECTION_CLOSED, SHUTTING_DOWN), request_id)
+
+    def _stop_writing(self, deadline: float) -> None:
+        self._deadline = deadline
+        if self._writing is not None:
+            self._writing.deadline = deadline
+
+
+class _DuplexChannel:
+    """The way to the client of one of its requests."""
+
+    def __init__(self, connection: DuplexConnection, version: str) -> None:
+        self._connection = connection
+        self.can_ask = not is_modern(version)
+        self.notify = connection.notify
+
+    async def ask(self, method: str, params: Object, timeout_s: float) -> Object:
+        connection = self._connection
+        return await connection.questions.ask(connection.send, method, params, timeout_s)

@@ -1,0 +1,283 @@
+"""Answers the requests of clients: the one place that dispatches, observes, maps errors and writes the response.
+
+Transports make an `Exchange` of each message and send what `Engine.answer` returns. The handshake is here too: what a
+client learns of this server, and which versions both speak.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import anyio
+
+from toolcrib._version import VERSION
+from toolcrib.containment import isolate
+from toolcrib.errors import ToolcribError
+from toolcrib.middleware.admission import CountRefusal
+from toolcrib.protocol.failures import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
+from toolcrib.protocol.messages import encode_error, encode_response
+from toolcrib.protocol.params import check_request, is_valid_notification
+from toolcrib.protocol.serving import ServerSession
+from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_INFO_KEY, has_tasks, is_modern
+from toolcrib.resources.manager import DocumentCapabilities
+from toolcrib.server.context import as_rpc_errors, detach, to_context
+from toolcrib.server.exchange import Exchange
+from toolcrib.server.methods import DocumentMethods, Method, ToolMethods, encoded_in_steps
+from toolcrib.server.notifications import ListChangeNotifier, SendNotification
+from toolcrib.server.subscriptions import SubscriptionMethods
+from toolcrib.server.tasks import TaskMethods
+from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.tracing import TRACING
+from toolcrib.types import Caller, Context
+from toolcrib.upstream.negotiation import TASKS_CAPABILITY
+
+logger = logging.getLogger(__name__)
+
+_OPTIONAL_CAPABILITIES: Final = ("prompts", "resources", "completions", "logging")
+"""Capabilities that depend on the upstream servers; fields of `DocumentCapabilities`."""
+
+ObserveRequest = Callable[[str, str, float], None]
+"""Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
+
+
+class Answer(NamedTuple):
+    """The response to a request."""
+
+    body: bytes
+    """A JSON-RPC message."""
+    error: RpcError | None = None
+    """The error in it; None for a result."""
+
+
+class Engine:
+    """An MCP server for a facade, for any transport."""
+
+    def __init__(
+        self,
+        facade: ToolFacade,
+        *,
+        name: str = "toolcrib",
+        version: str = VERSION,
+        title: str | None = "toolcrib",
+        changes: ListChangeNotifier | None = None,
+        observe: ObserveRequest | None = None,
+    ) -> None:
+        """Clients see `name`, `version` and `title` as those of the server.
+
+        With `changes`, which the caller has to run, clients are notified when their lists change: sessions of versions
+        before 2026-07-28 by a notification, later clients by `subscriptions/listen`. `observe` learns of the end of
+        each request.
+        """
+        self.info: dict[str, Any] = {"name": name, "version": version, **({"title": title} if title else {})}
+        """What clients learn of the server."""
+        self._facade = facade
+        self._observe = observe
+        self._admission = facade.gateway.admission
+        self._changes = changes
+        self._subscriptions = None if changes is None else SubscriptionMethods(changes, facade.gateway)
+        self._documents = DocumentMethods(facade.gateway)
+        self._tools = ToolMethods(facade)
+        self._tasks = TaskMethods(facade, self._report_task)
+        self.methods: dict[str, Method] = {
+            "initialize": self._initialize,
+            "server/discover": self._discover,
+            "ping": _ping,
+            "tools/list": self._tools.list,
+            "tools/call": self._call,
+            **self._documents.table(),
+            **self._tasks.table(),
+            **({} if self._subscriptions is None else self._subscriptions.table()),
+        }
+        """What answers each method."""
+
+    # -- requests and notifications ------------------------------------------------------------------------------------
+
+    async def answer(self, exchange: Exchange) -> Answer:
+        """Answer a request. Never raises, but for cancellation."""
+        assert exchange.id is not None  # noqa: S101 - only requests are answered
+        try:
+            with TRACING.serving(exchange.method, exchange.version, exchange.id, exchange.params) as span:
+                check_request(exchange.method, exchange.version, exchange.params)
+                result = await self.result(exchange)
+                if span is not None and result.get("isError") is True:
+                    TRACING.fail(span, "tool_error")
+            return Answer(encode_response(exchange.id, await encoded_in_steps(result)))
+        except RpcError as error:
+            return Answer(encode_error(exchange.id, error), error)
+        except (ValueError, TypeError):
+            logger.exception("cannot encode the result of %s as JSON", exchange.method)
+            unencodable = RpcError(INTERNAL_ERROR, "The result cannot be encoded as JSON.")
+            return Answer(encode_error(exchange.id, unencodable), unencodable)
+
+    async def result(self, exchange: Exchange) -> dict[str, Any]:
+        """The result of a request whose params are valid; some of its values may be `RawJson`. Raises `RpcError`."""
+        started, outcome = time.monotonic(), "cancelled"
+        try:
+            result = await as_rpc_errors(self._run(exchange))
+            outcome = "tool_error" if result.get("isError") is True else "ok"
+        except RpcError as error:
+            outcome = str(error.code)
+            raise
+        else:
+            return result
+        finally:
+            if self._observe is not None:
+                self._observe(exchange.method, outcome, time.monotonic() - started)
+
+    async def _run(self, exchange: Exchange) -> dict[str, Any]:
+        method = self.methods.get(exchange.method)
+        if method is None:
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", exchange.method)
+        if not is_modern(exchange.version):
+            return await method(exchange)
+        if self._subscriptions is not None and exchange.meta.get(LOG_LEVEL_KEY) is not None:
+            result = await self._subscriptions.with_logs(exchange, partial(method, exchange))
+        else:
+            result = await method(exchange)
+        result.setdefault("resultType", "complete")
+        result["_meta"] = {**result.get("_meta", {}), SERVER_INFO_KEY: self.info}
+        return result
+
+    async def notified(self, exchange: Exchange) -> None:
+        """Act upon a notification of a client. Never raises, but for cancellation."""
+        if not is_valid_notification(exchange.method, exchange.version, exchange.params):
+            logger.info("ignored a notification that is not valid in version %s", exchange.version)
+        elif exchange.method == "notifications/roots/list_changed":
+            try:
+                await isolate(partial(self._documents.roots_changed, exchange))
+            except Exception:
+                logger.exception("cannot forward a notification of a client")
+
+    async def _call(self, exchange: Exchange) -> dict[str, Any]:
+        if "task" in exchange.params and (task := await self._tasks.start(exchange)) is not None:
+            return task
+        return await self._tools.call(exchange)
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def listening(
+        self, exchange: Exchange, send: SendNotification, ready: anyio.Event | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Send a session its notifications inside the block, such as those of changed lists.
+
+        The exchange is any of the session, such as the one that opens the stream to its client. With `ready`, changes
+        count from now on, but the client is not notified before that event.
+        """
+        session = exchange.session
+        if self._subscriptions is None or session is None:
+            return nullcontext()
+        if ready is None:
+            ready = anyio.Event()
+            ready.set()
+        return self._subscriptions.listening(session, detach(to_context(exchange)), send, ready)
+
+    async def end_session(self, session: ServerSession, caller: Caller) -> None:
+        """Forget what belongs to a session that has ended."""
+        if self._subscriptions is not None:
+            self._subscriptions.close(session)
+        ctx = Context(caller=caller, session=session.id)
+        try:
+            await isolate(partial(self._facade.gateway.end_session, ctx))
+        except Exception:
+            logger.exception("cannot end a session at the servers")
+
+    @property
+    def notifies(self) -> bool:
+        """Whether clients are notified of changes."""
+        return self._changes is not None
+
+    def end_streams(self) -> None:
+        """End the responses that never end by themselves."""
+        if self._changes is not None:
+            self._changes.end_streams()
+
+    def _report_task(self, session: ServerSession | None, status: dict[str, Any]) -> None:
+        if self._subscriptions is not None:
+            self._subscriptions.report_task(session, status)
+
+    # -- refusals before a request is read -----------------------------------------------------------------------------
+
+    def report_refusal(self, caller: Caller, action: str, error: ToolcribError) -> None:
+        """Report a request that a transport has refused."""
+        self._admission.report_refusal(Context(caller=caller), action, error)
+
+    @property
+    def count_refusal(self) -> CountRefusal | None:
+        """What counts refusals, by the setting; None if nothing does."""
+        return self._admission.count
+
+    # -- the handshake -------------------------------------------------------------------------------------------------
+
+    async def _initialize(self, exchange: Exchange) -> dict[str, Any]:
+        """`initialize`: open the session of the exchange."""
+        if exchange.session is not None:
+            exchange.version = exchange.session.open(exchange.params)
+            exchange.capabilities = exchange.session.capabilities
+        about = await self.introduction(exchange)
+        return {"protocolVersion": exchange.version, "serverInfo": self.info, **about}
+
+    async def _discover(self, exchange: Exchange) -> dict[str, Any]:
+        """`server/discover`."""
+        about = await self.introduction(exchange)
+        return {"supportedVersions": list(MODERN_VERSIONS), "cacheScope": "private", "ttlMs": 0, **about}
+
+    async def introduction(self, exchange: Exchange) -> dict[str, Any]:
+        """The caller's own capabilities and instructions, for the result of the handshake."""
+        ctx = to_context(exchange)
+        instructions = await self._instructions(ctx)
+        notifies = self._subscriptions is not None and (is_modern(exchange.version) or exchange.session is not None)
+        capabilities = _filtered(_all_capabilities(notifies=notifies), await self._available(ctx))
+        if ctx.session is not None and has_tasks(exchange.version) and await self._offers_tasks(ctx):
+            capabilities["tasks"] = TASKS_CAPABILITY
+        return {"capabilities": capabilities, **({"instructions": instructions} if instructions else {})}
+
+    async def _available(self, ctx: Context) -> DocumentCapabilities:
+        """What the caller may request; everything if that cannot be determined."""
+        try:
+            return await isolate(partial(self._facade.gateway.resources.capabilities, ctx))
+        except Exception:
+            logger.exception("cannot determine the capabilities for a client")
+            return DocumentCapabilities(
+                prompts=True, resources=True, completions=True, subscriptions=True, logging=True
+            )
+
+    async def _offers_tasks(self, ctx: Context) -> bool:
+        try:
+            return await isolate(partial(self._facade.offers_tasks, ctx))
+        except Exception:
+            logger.exception("cannot determine whether a client may run tasks")
+            return False
+
+    async def _instructions(self, ctx: Context) -> str:
+        """The caller's instructions; empty on failure, because later requests will report the problem."""
+        try:
+            return await isolate(partial(self._facade.instructions, ctx))
+        except Exception:
+            logger.exception("cannot build the instructions for a client")
+            return ""
+
+
+async def _ping(_: Exchange) -> dict[str, Any]:
+    return {}
+
+
+def _all_capabilities(*, notifies: bool) -> dict[str, Any]:
+    lists = {"listChanged": notifies}
+    resources = {"subscribe": notifies, **lists}
+    capabilities = {"tools": lists, "prompts": lists, "resources": resources, "completions": {}}
+    return {**capabilities, "logging": {}} if notifies else capabilities
+
+
+def _filtered(capabilities: dict[str, Any], available: DocumentCapabilities) -> dict[str, Any]:
+    """The capabilities without those that no upstream server provides."""
+    filtered = {
+        name: part
+        for name, part in capabilities.items()
+        if name not in _OPTIONAL_CAPABILITIES or getattr(available, name)
+    }
+    if "resources" in filtered and not available.subscriptions:
+        filtered["resources"] = {**filtered["resources"], "subscribe": False}
+    return filtered

@@ -1,0 +1,321 @@
+"""What the gateway answers to each method: tools, prompts, resources and completion, in the client's version.
+
+A method is a coroutine function from an `Exchange` to its result, as wire JSON; it raises `ToolcribError` and
+`RpcError`. Nothing here knows how a request came or where the result goes.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import anyio.lowlevel
+from pydantic_core import to_json
+
+from toolcrib.catalog import Page, page
+from toolcrib.containment import isolate
+from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamError
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
+from toolcrib.protocol.content import TOOL
+from toolcrib.protocol.failures import RpcError
+from toolcrib.protocol.headers import HeaderMap, check_param_headers, read_header_map
+from toolcrib.protocol.messages import RawJson
+from toolcrib.protocol.versions import is_modern
+from toolcrib.resources.listing import DocumentCollection, DocumentKind, ListedDocument
+from toolcrib.server.context import (
+    RequestClient,
+    as_server_errors,
+    detach,
+    server_error,
+    to_call_context,
+    to_context,
+    with_replica,
+)
+from toolcrib.server.exchange import Exchange
+from toolcrib.surfaces.facade import ListedTool, ToolFacade
+from toolcrib.surfaces.reply import error_result
+from toolcrib.types import LACKING_SCOPES, PATH_META, Context, Object, ToolResult
+from toolcrib.wire import VIA_KEY, document_to_wire, entry_for_version, result_to_wire, tool_to_wire
+
+logger = logging.getLogger(__name__)
+
+Method: TypeAlias = Callable[[Exchange], Awaitable[dict[str, Any]]]
+"""Answers the requests of one method."""
+
+LIST_TTL_MS: Final = 5_000
+"""How long a client may cache a list. Short, because servers come and go."""
+_PAGE_BYTES: Final = 524_288
+_RESULT_KEYS: Final[Mapping[DocumentKind, str]] = {
+    "prompts": "prompts",
+    "resources": "resources",
+    "templates": "resourceTemplates",
+}
+_DOCUMENT_PARTS: Final = {"prompts/get": "messages", "resources/read": "contents"}
+_BLOCKS_PER_STEP: Final = 200
+_MAX_ENTRIES: Final = 65_536
+"""How many entries of tools are kept. Each takes as much as on the wire."""
+
+
+class ToolMethods:
+    """`tools/list` and `tools/call`."""
+
+    def __init__(self, facade: ToolFacade) -> None:
+        self._facade = facade
+        self._admission = facade.gateway.admission
+        self._entries = EntryCache()
+
+    async def list(self, exchange: Exchange) -> dict[str, Any]:
+        """One page of `tools/list`, whose entries are encoded already."""
+        ctx, version = to_context(exchange), exchange.version
+        page = await isolate(partial(self._facade.page, ctx, exchange.params.get("cursor")))
+        write = partial(self._entries.encoded, page.items, version)
+        result: dict[str, Any] = {"tools": await self._admission.queue.run(ctx.caller, write)}
+        if page.cursor:
+            result["nextCursor"] = page.cursor
+        if is_modern(version):
+            ttl = 0 if ctx.show_all or ctx.providers or ctx.overriding else LIST_TTL_MS
+            result |= {"resultType": "complete", "cacheScope": "private", "ttlMs": ttl}
+        return result
+
+    async def call(self, exchange: Exchange) -> dict[str, Any]:
+        """`tools/call`, for a meta-tool or a tool by its public name."""
+        name, arguments = exchange.params["name"], exchange.params.get("arguments") or {}
+        result = await self._result(exchange, to_call_context(exchange), name, arguments)
+        return await result_in_steps(result, exchange.version)
+
+    async def _result(self, exchange: Exchange, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        found = self._facade.plain_tool(ctx, name)
+        if found is not None:
+            run = partial(self._facade.call_found, found, arguments)
+            asks = not is_modern(exchange.version)
+            result = await errors_as_results(resolve_input_required(ctx, run) if asks else run(ctx))
+        else:
+            result = await run_call(ctx, partial(self._run, exchange, name, arguments))
+        if result.is_error and ctx.memo and (lacking := ctx.memo.get(LACKING_SCOPES)):
+            exchange.ask_for_scopes(lacking)
+        return result if result.request_state is None else with_replica(exchange, result)
+
+    async def _run(self, exchange: Exchange, name: str, arguments: Object, ctx: Context) -> ToolResult:
+        """Run the call. Raises `RpcError` if an `Mcp-Param-*` header is not what the arguments say."""
+        if exchange.http is not None and is_modern(exchange.version):
+            schema = await self._facade.header_schema(ctx, name)
+            if schema is not None:
+                check_param_headers(exchange.http.headers, _header_map(schema), arguments)
+        return await self._facade.call(ctx, name, arguments)
+
+
+def _header_map(schema: Object) -> HeaderMap:
+    """Which arguments clients repeat as headers; none for an invalid declaration, which clients ignore too."""
+    try:
+        return read_header_map(schema)
+    except ValueError:
+        return {}
+
+
+async def run_call(ctx: Context, run: RunCall) -> ToolResult:
+    """Run a call; an error becomes a result, unless it concerns the request. Raises such errors, and `RpcError`."""
+    return await errors_as_results(resolve_input_required(ctx, lambda round_ctx: isolate(partial(run, round_ctx))))
+
+
+async def errors_as_results(work: Awaitable[ToolResult]) -> ToolResult:
+    """Await a call; its error becomes a result, unless it concerns the request. Raises such errors, and `RpcError`."""
+    try:
+        return await work
+    except (NotFound, AmbiguousName):
+        raise
+    except UpstreamError as error:
+        if error.rpc_code is None:
+            return error_result(error)
+        raise server_error(error, error.rpc_code) from error
+    except ToolcribError as error:
+        return error_result(error)
+
+
+async def result_in_steps(result: ToolResult, version: str) -> dict[str, Any]:
+    """The result for a client of the version; other requests are served between the checks of many blocks."""
+    content = result.content
+    if len(content) <= _BLOCKS_PER_STEP:
+        return result_to_wire(result, version)
+    checked: list[Object] = []
+    for start in range(0, len(content), _BLOCKS_PER_STEP):
+        part = ToolResult(content=content[start : start + _BLOCKS_PER_STEP])
+        checked += result_to_wire(part, version)["content"]
+        await anyio.lowlevel.checkpoint()
+    return {**result_to_wire(replace(result, content=()), version), "content": checked}
+
+
+class DocumentMethods:
+    """Prompts, resources and completion."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._resources = gateway.resources
+
+    def table(self) -> dict[str, Method]:
+        """What answers each method."""
+        return {
+            "prompts/list": partial(self.list, "prompts"),
+            "resources/list": partial(self.list, "resources"),
+            "resources/templates/list": partial(self.list, "templates"),
+            "prompts/get": self.get,
+            "resources/read": self.read,
+            "completion/complete": self.complete,
+        }
+
+    async def list(self, kind: DocumentKind, exchange: Exchange) -> dict[str, Any]:
+        """One page of `prompts/list`, `resources/list` or `resources/templates/list`."""
+        ctx = to_context(exchange)
+        part = await isolate(partial(self._page, ctx, kind, exchange.method, exchange.params.get("cursor")))
+        entries = [document.entry for document in part.items]
+        if PATH_META in ctx.meta and self._gateway.gateway_id:
+            entries = [_with_via(entry, self._gateway.gateway_id) for entry in entries]
+        result: dict[str, Any] = {_RESULT_KEYS[kind]: entries}
+        if part.cursor:
+            result["nextCursor"] = part.cursor
+        if is_modern(exchange.version):
+            result |= {"resultType": "complete", "cacheScope": "private", "ttlMs": LIST_TTL_MS}
+        return result
+
+    async def _page(self, ctx: Context, kind: DocumentKind, method: str, cursor: str | None) -> Page[ListedDocument]:
+        admission = self._gateway.admission
+        async with admission.admitted(ctx, method):
+            collection = await self._resources.collection(ctx)
+            return await admission.queue.run(ctx.caller, partial(_page_of, collection, kind, cursor))
+
+    async def get(self, exchange: Exchange) -> dict[str, Any]:
+        """`prompts/get`."""
+        params = exchange.params
+        run = partial(self._resources.get_prompt, name=params["name"], arguments=params.get("arguments"))
+        return await _respond(exchange, partial(resolve_input_required, to_call_context(exchange), run))
+
+    async def read(self, exchange: Exchange) -> dict[str, Any]:
+        """`resources/read`."""
+        uri = exchange.params["uri"]
+        run = partial(self._resources.read_resource, uri=uri)
+        try:
+            return await _respond(exchange, partial(resolve_input_required, to_call_context(exchange), run))
+        except RpcError as error:
+            if not isinstance(error.__cause__, NotFound):
+                raise
+            raise RpcError(error.code, error.message, {**error.__cause__.payload(), "uri": uri}) from error
+
+    async def complete(self, exchange: Exchange) -> dict[str, Any]:
+        """`completion/complete`."""
+        wanted = {key: value for key, value in exchange.params.items() if key != "_meta"}
+        return await _respond(exchange, partial(self._resources.complete, to_context(exchange), wanted))
+
+    async def roots_changed(self, exchange: Exchange) -> None:
+        """`notifications/roots/list_changed`: forward it to the servers that the session uses."""
+        self._resources.roots_changed(replace(detach(to_context(exchange)), client=RequestClient(exchange)))
+
+
+def _page_of(collection: DocumentCollection, kind: DocumentKind, cursor: str | None) -> Page[ListedDocument]:
+    documents = tuple(collection.listed(kind).values())
+    sizes = [document.size for document in documents]
+    return page(documents, view_version=collection.digests[kind], cursor=cursor, sizes=sizes, max_size=_PAGE_BYTES)
+
+
+async def _respond(exchange: Exchange, work: Callable[[], Awaitable[ToolResult]]) -> dict[str, Any]:
+    """The result of a server in the client's protocol version. An error of the server keeps its JSON-RPC code."""
+
+    async def respond() -> dict[str, Any]:
+        result = with_replica(exchange, await work())
+        return await _document_in_steps(exchange.method, result, exchange.version)
+
+    return await as_server_errors(respond)
+
+
+async def _document_in_steps(method: str, result: ToolResult, version: str) -> dict[str, Any]:
+    """The same as `result_in_steps` for a prompt or a resource. Raises `UpstreamError`."""
+    key = _DOCUMENT_PARTS.get(method, "")
+    parts = result.structured.get(key, ()) if isinstance(result.structured, Mapping) else ()
+    if len(parts) <= _BLOCKS_PER_STEP:
+        return document_to_wire(method, result, version)
+    checked: list[Object] = []
+    for start in range(0, len(parts), _BLOCKS_PER_STEP):
+        part = replace(result, structured={key: parts[start : start + _BLOCKS_PER_STEP]})
+        checked += document_to_wire(method, part, version)[key]
+        await anyio.lowlevel.checkpoint()
+    rest = document_to_wire(method, replace(result, structured={**result.structured, key: []}), version)
+    return {**rest, key: checked}
+
+
+def _with_via(entry: Object, gateway_id: str) -> Object:
+    """An entry for another gateway, with the id of this one, so that this gateway recognizes it if it comes back."""
+    meta = entry.get("_meta")
+    known = meta if isinstance(meta, Mapping) else {}
+    via = known.get(VIA_KEY)
+    return {**entry, "_meta": {**known, VIA_KEY: [*(via if isinstance(via, list) else ()), gateway_id]}}
+
+
+# -- large results -----------------------------------------------------------------------------------------------------
+
+
+async def encoded_in_steps(result: dict[str, Any]) -> dict[str, Any]:
+    """The result, with long lists encoded in steps between which other requests are served. Raises `ValueError`."""
+    for key, value in result.items():
+        if isinstance(value, list) and len(value) > _BLOCKS_PER_STEP:
+            result = {**result, key: await _encoded_list(value)}
+    return result
+
+
+async def _encoded_list(value: list[Any]) -> RawJson:
+    parts = []
+    for start in range(0, len(value), _BLOCKS_PER_STEP):
+        parts.append(to_json(value[start : start + _BLOCKS_PER_STEP], inf_nan_mode="null")[1:-1])
+        await anyio.lowlevel.checkpoint()
+    return RawJson(b"[%b]" % b",".join(parts))
+
+
+# -- entries of lists of tools -----------------------------------------------------------------------------------------
+
+
+class EntryCache:
+    """Encoded entries of listed tools, by definition and protocol era. Forgets the oldest entries first."""
+
+    def __init__(self, limit: int = _MAX_ENTRIES) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[tuple[bytes, bool], bytes | None] = OrderedDict()
+
+    def encoded(self, tools: Iterable[ListedTool], version: str) -> RawJson:
+        """The list of these tools in the shape of the protocol version, without those that it cannot represent."""
+        entries = [entry for entry in (self._get(tool, version) for tool in tools) if entry is not None]
+        return RawJson(b"[%b]" % b",".join(entries))
+
+    def _get(self, tool: ListedTool, version: str) -> bytes | None:
+        key = (tool.fingerprint, is_modern(version))
+        if key not in self._entries:
+            self._entries[key] = _encode_entry(tool, version)
+            if len(self._entries) > self._limit:
+                self._entries.popitem(last=False)
+        return self._entries[key]
+
+
+def _encode_entry(tool: ListedTool, version: str) -> bytes | None:
+    """An entry as JSON; None for one that a client of the version would not accept, and with it the whole list."""
+    entry = entry_for_version(tool_to_wire(tool.tool, tool.name), version)
+    for part in ("annotations", "icons"):
+        if part in entry:
+            entry[part] = _without_nulls(entry[part])  # which some clients take for values of a wrong type
+    if problem := TOOL(entry):
+        logger.error("%s cannot be listed: its definition is invalid: %s", tool.tool.id, problem)
+        return None
+    try:
+        return to_json(entry, inf_nan_mode="null", fallback=_plain)
+    except ValueError as error:
+        logger.error("%s cannot be listed: its definition is invalid: %s", tool.tool.id, error)  # noqa: TRY400 - no bug
+        return None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: part for key, part in value.items() if part is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """What is written of a mapping or sequence of another type."""
+    return dict(value) if isinstance(value, Mapping) else list(value)
