@@ -83,6 +83,7 @@ def test_serve_writes_nothing_but_the_protocol_to_standard_output(settings: Sett
     assert "needy has failed: environment variable KEY_FOR_TEST is not set" in said
 
 
+@pytest.mark.slow
 def test_serve_writes_a_line_of_json_for_each_audited_call(settings: Settings) -> None:
     lines = request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=CLIENT)
     lines += b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
@@ -108,8 +109,8 @@ def test_serve_logs_with_times_and_levels(settings: Settings) -> None:
     ("policy", "is_said"),
     [
         ({"rules": [{"tools": ["good:*"]}]}, True),
-        ({"rules": [{"tools": ["good:*"]}], "default": "hide"}, False),
-        ({"rules": [{"tools": ["good:*"], "effect": "hide"}]}, False),
+        pytest.param({"rules": [{"tools": ["good:*"]}], "default": "hide"}, False, marks=pytest.mark.slow),
+        pytest.param({"rules": [{"tools": ["good:*"], "effect": "hide"}]}, False, marks=pytest.mark.slow),
     ],
 )
 def test_serve_logs_that_a_policy_hides_by_a_default_that_it_does_not_set(
@@ -186,6 +187,7 @@ def test_messages_of_one_call_have_the_number_of_its_request_and_the_ids_of_its_
     assert "request" not in caplog.handler.format(caplog.records[-1])
 
 
+@pytest.mark.slow
 def test_serve_offers_the_older_http_transport_on_request(settings: Settings) -> None:
     with started("serve", "--http", "127.0.0.1:0", "--sse", "--config", settings(good=toolbox())) as process:
         errors = pipe(process.stderr)
@@ -205,8 +207,8 @@ def test_serve_offers_the_older_http_transport_on_request(settings: Settings) ->
     ("typed", "code", "said"),
     [
         (b"y\n", ExitCode.OK, "[image image/png"),
-        (b"\n", ExitCode.REFUSED, "the question was declined"),
-        (b"\x04", ExitCode.REFUSED, "the question was declined"),
+        pytest.param(b"\n", ExitCode.REFUSED, "the question was declined", marks=pytest.mark.slow),
+        pytest.param(b"\x04", ExitCode.REFUSED, "the question was declined", marks=pytest.mark.slow),
     ],
 )
 def test_call_asks_the_user_at_the_terminal(settings: Settings, typed: bytes, code: ExitCode, said: str) -> None:
@@ -271,6 +273,7 @@ def test_serve_ends_well_on_sigterm_before_it_has_begun(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_hangup_before_serve_has_begun_does_not_end_it(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     os.mkfifo(file)
@@ -304,7 +307,9 @@ def test_a_file_that_is_gone_at_a_reload_is_not_replaced_by_another_one(settings
     assert "nothing was changed: There is no file" in said
 
 
-@pytest.mark.parametrize("words", [("tools", "-n", "gone"), ("call", "good:gone")])
+@pytest.mark.parametrize(
+    "words", [("tools", "-n", "gone"), pytest.param(("call", "good:gone"), marks=pytest.mark.slow)]
+)
 def test_an_error_whose_reader_goes_away_ends_the_verb_as_a_closed_pipe(
     settings: Settings, words: tuple[str, ...]
 ) -> None:
@@ -316,9 +321,8 @@ def test_an_error_whose_reader_goes_away_ends_the_verb_as_a_closed_pipe(
     assert process.returncode == ExitCode.CLOSED_PIPE
 
 
-@pytest.mark.parametrize(
-    "words", [("--http", "--config"), pytest.param(("--http", "--sse", "-c"), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("--http", "--config"), ("--http", "--sse", "-c")])
 def test_serve_over_http_without_an_address_takes_that_of_the_settings(
     settings: Settings, words: tuple[str, ...]
 ) -> None:
@@ -348,10 +352,11 @@ def test_serve_requires_http_for_the_older_transport(settings: Settings) -> None
     ("address", "http", "said"),
     [
         ("0.0.0.0:0", {}, "Refusing to serve on 0.0.0.0 without a token"),
-        (
+        pytest.param(
             "127.0.0.1:0",
             {"tokens": [{"env": "TOKEN_FOR_TEST", "caller": "me"}]},
             "HTTP cannot be served: environment variable TOKEN_FOR_TEST is not set (toolcrib.http.tokens[0].env).",
+            marks=pytest.mark.slow,
         ),
     ],
 )

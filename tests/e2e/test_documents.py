@@ -41,7 +41,7 @@ async def text_at(client: mcp.Client, uri: str) -> str:
 @pytest.mark.parametrize(
     ("transport", "mode"),
     [
-        ("stdio", "legacy"),
+        pytest.param("stdio", "legacy", marks=pytest.mark.slow),
         ("http", "auto"),
         pytest.param("stdio", "auto", marks=pytest.mark.slow),
         pytest.param("http", "legacy", marks=pytest.mark.slow),

@@ -84,6 +84,7 @@ async def test_the_whole_road_over_http(files: Files, tmp_path: Path, mode: Any)
             assert await walk_the_road(client) == {"notes": ["hello"]}
 
 
+@SLOW
 async def test_a_token_from_the_environment_is_asked_for(files: Files) -> None:
     config = files.config({"notes": notes()})
     with anyio.fail_after(40):
@@ -95,6 +96,7 @@ async def test_a_token_from_the_environment_is_asked_for(files: Files) -> None:
                     assert len((await client.list_tools()).tools) == 2
 
 
+@SLOW
 async def test_an_address_that_others_reach_is_refused_without_a_token(files: Files) -> None:
     command = serve(files.config({}), "--http", "0.0.0.0:0")
     with anyio.fail_after(20):
@@ -127,6 +129,7 @@ async def test_sigterm_ends_the_gateway_and_its_servers_with_the_call_under_way_
     assert not any(alive(pid) for pid in started)
 
 
+@SLOW
 async def test_callers_meet_no_error_while_servers_are_added_changed_and_removed(files: Files) -> None:
     listing = {"name": "notes:list_notes"}
     with anyio.fail_after(120):
@@ -214,6 +217,7 @@ SEARCH = (
 )
 
 
+@SLOW
 async def test_a_server_that_dies_in_a_call_is_named_and_comes_back(files: Files) -> None:
     with anyio.fail_after(60):
         async with http_gateway(files.config({"notes": notes(), "other": notes()})) as (url, _):
@@ -228,6 +232,7 @@ async def test_a_server_that_dies_in_a_call_is_named_and_comes_back(files: Files
                     await anyio.lowlevel.checkpoint()
 
 
+@SLOW
 async def test_two_tools_of_one_bare_name_refuse_to_be_served(files: Files) -> None:
     config = files.config({"silent": SILENT, "a": notes(), "b": notes()}, surfaces=["direct"], prefix=False)
     said = b""
@@ -240,7 +245,7 @@ async def test_two_tools_of_one_bare_name_refuse_to_be_served(files: Files) -> N
     assert b"a:add_note and b:add_note both claim the name add_note" in said
 
 
-@pytest.mark.slow
+@SLOW
 async def test_a_silent_server_blocks_no_one_when_names_have_no_namespace(files: Files) -> None:
     config = files.config({"silent": SILENT, "notes": notes()}, surfaces=["direct"], prefix=False)
     with anyio.fail_after(40):
@@ -254,6 +259,7 @@ async def test_a_silent_server_blocks_no_one_when_names_have_no_namespace(files:
             assert (waits.status_code, waits.json()["servers"]) == (503, {"ready": 1, "connecting": 1})
 
 
+@SLOW
 async def test_a_silent_server_holds_up_no_start_that_requires_another_one(files: Files) -> None:
     config = files.config({"silent": SILENT, "notes": {**notes(), "required": True}})
     with anyio.fail_after(40):
@@ -261,6 +267,7 @@ async def test_a_silent_server_holds_up_no_start_that_requires_another_one(files
             assert not (await call(client, "execute_tool", {"name": "notes:list_notes"})).is_error
 
 
+@SLOW
 async def test_a_required_server_that_fails_ends_the_start(files: Files) -> None:
     config = files.config({"broken": {**BROKEN, "required": True}, "notes": notes()})
     with anyio.fail_after(40):

@@ -261,7 +261,7 @@ class Collector:
             span = by_id[span.parent_span_id]
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", [pytest.param("stdio", marks=pytest.mark.slow), "http"])
 async def test_one_trace_joins_the_client_the_gateway_a_script_and_the_server(
     files: Files, tmp_path: Path, transport: str
 ) -> None:
@@ -291,6 +291,7 @@ async def test_one_trace_joins_the_client_the_gateway_a_script_and_the_server(
     assert collector.path(collector.named("retrieval tools"))[1:] == ["tools/call tool_search", PARENT]
 
 
+@pytest.mark.slow
 async def test_one_trace_joins_the_client_two_gateways_and_the_server(tmp_path: Path) -> None:
     collector, script = Collector(), "return edge.notes__show_trace({}):await()"
     (inner_files := tmp_path / "inner").mkdir()

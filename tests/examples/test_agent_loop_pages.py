@@ -35,6 +35,7 @@ def test_a_block_runs_and_shows_something(page: str, block: str, run_python: Run
     assert done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "block"), [*blocks("py")])
 def test_a_block_for_a_framework_runs_if_it_is_installed(page: str, block: str) -> None:
     (library,) = [library for module, library in NEEDS.items() if module in block]

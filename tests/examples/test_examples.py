@@ -48,7 +48,14 @@ def commands() -> Iterator[tuple[str, str, str]]:
             yield example, command, output
 
 
-@pytest.mark.parametrize(("example", "command", "output"), [*commands()])
+QUICK = "tool_discovery"
+"""The example that runs each time; the others take a second or two of processor time each."""
+
+
+@pytest.mark.parametrize(
+    ("example", "command", "output"),
+    [pytest.param(*one, marks=() if one[0] == QUICK else pytest.mark.slow) for one in commands()],
+)
 def test_a_command_of_a_page_prints_what_the_page_says(example: str, command: str, output: str) -> None:
     words = command.split()
     assert words[0] == "python"

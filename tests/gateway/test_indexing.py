@@ -130,6 +130,7 @@ async def test_each_tool_is_embedded_once() -> None:
     async with embedding(topics) as it:
         before = len(topics.asked)
         await it.changed(MAIL, CLOCK, Tool(name="more", namespace="post", description="More."))
+        await it.gateway.refresher.wait_idle()
     assert len(topics.asked) == before + 1
 
 

@@ -420,7 +420,8 @@ def assert_nothing_of(other: str, answers: Sequence[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("embedding", "count"), [(False, 150), (True, 150), pytest.param(False, 1000, marks=pytest.mark.slow)]
+    ("embedding", "count"),
+    [(False, 50), (True, 50), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((False, 1000), (True, 150)))],
 )
 async def test_each_of_two_tenants_is_answered_as_if_the_other_did_not_exist(embedding: bool, count: int) -> None:
     with anyio.fail_after(120):

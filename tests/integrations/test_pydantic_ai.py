@@ -9,12 +9,10 @@ from tests.integrations.shelf import SEARCH, Shelf
 
 from toolcrib.errors import InvalidRequest
 
-pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed")
-adapter = pytest.importorskip("toolcrib.integrations.pydantic_ai")
-
 
 async def test_an_agent_may_be_given_some_of_the_meta_tools() -> None:
     (found,) = await pydantic_ai(Shelf(), ("search_tools", SEARCH), only=["search_tools", "call_tool"], id="shelf")
+    adapter = pytest.importorskip("toolcrib.integrations.pydantic_ai")
     assert found["success"]
     toolset: Callable[..., Any] = adapter.ToolcribToolset
     assert toolset(Shelf(), id="shelf").id == "shelf"

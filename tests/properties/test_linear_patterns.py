@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -156,8 +157,9 @@ class _Pattern(NamedTuple):
                 pass
 
 
+@functools.cache
 def _patterns() -> dict[str, _Pattern]:
-    """Every pattern once, by where it is."""
+    """Every pattern once, by where it is. Loads the whole package, so only the process that runs these tests does."""
     root = Path(toolcrib.__file__).parent
     public = _methods("\n".join(path.read_text(encoding="utf-8") for path in root.rglob("*.py")))
     found = dict[str, _Pattern]()
@@ -185,7 +187,11 @@ def _patterns() -> dict[str, _Pattern]:
     return once
 
 
-PATTERNS: Final = _patterns()
+PACKAGES: Final = sorted(info.name for info in pkgutil.iter_modules(toolcrib.__path__, "toolcrib."))
+
+
+def _patterns_of(package: str) -> dict[str, _Pattern]:
+    return {place: one for place, one in _patterns().items() if re.match(rf"{re.escape(package)}[.,]", place)}
 
 
 def _pieces(pattern: re.Pattern[Any]) -> list[str]:
@@ -213,19 +219,22 @@ def _first_slow(pattern: _Pattern, texts: Iterable[tuple[str, str]]) -> tuple[st
 
 
 def test_all_patterns_are_found() -> None:
-    assert len(PATTERNS) > 300
-    assert "toolcrib.sanitize._SECRETS[0]" in PATTERNS
-    assert "toolcrib.trust.lint, in a function [0]" in PATTERNS
-    assert any(place.startswith("toolcrib.trust.lint_rules.give[") for place in PATTERNS)
+    patterns = _patterns()
+    assert len(patterns) > 300
+    assert "toolcrib.sanitize._SECRETS[0]" in patterns
+    assert "toolcrib.trust.lint, in a function [0]" in patterns
+    assert any(place.startswith("toolcrib.trust.lint_rules.give[") for place in patterns)
+    assert sum(len(_patterns_of(package)) for package in PACKAGES) == len(patterns)
 
 
-@pytest.mark.parametrize("place", PATTERNS)
-def test_a_pattern_takes_time_linear_in_long_texts(place: str) -> None:
-    assert _first_slow(PATTERNS[place], (("", unit) for unit in UNITS)) is None
+@pytest.mark.parametrize("package", PACKAGES)
+def test_patterns_take_time_linear_in_long_texts(package: str) -> None:
+    found = {place: _first_slow(one, (("", unit) for unit in UNITS)) for place, one in _patterns_of(package).items()}
+    assert {place: text for place, text in found.items() if text is not None} == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PATTERNS)
-def test_a_pattern_takes_time_linear_in_texts_that_nearly_match_it(place: str) -> None:
-    pattern = PATTERNS[place]
-    assert _first_slow(pattern, _near_misses(pattern.compiled)) is None
+@pytest.mark.parametrize("package", PACKAGES)
+def test_patterns_take_time_linear_in_texts_that_nearly_match_them(package: str) -> None:
+    found = {place: _first_slow(one, _near_misses(one.compiled)) for place, one in _patterns_of(package).items()}
+    assert {place: text for place, text in found.items() if text is not None} == {}

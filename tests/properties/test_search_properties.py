@@ -259,6 +259,7 @@ def test_a_larger_catalog_is_searched_alike_in_one_segment_in_two_and_behind_a_m
     grown = base.updated(add=held[850:], remove=[tool.id for tool in base.tools[850:]])
     assert len(grown.segments) == 2
     fresh = Index.build([replace(tool) for tool in held])
+    turned = Index.build(held[::-1])
     crowded = Index.build([*(drawn(number) for number in range(2_000, 2_400)), *held])
     mask = bytes(400) + bytes([1]) * 900
     for text in (
@@ -272,7 +273,7 @@ def test_a_larger_catalog_is_searched_alike_in_one_segment_in_two_and_behind_a_m
             assert wanted.hits
             assert ask(grown, text, limit=limit) == wanted
             assert ask(crowded, text, limit=limit, mask=mask) == wanted
-            assert ask(Index.build(held[::-1]), text, limit=limit) == wanted
+            assert ask(turned, text, limit=limit) == wanted
 
 
 @relaxed
@@ -330,17 +331,19 @@ def test_tools_of_any_text_and_schema_are_found_without_a_crash(catalog: list[To
     assert all(reason.gain == reason.gain for hit in reply.hits for reason in hit.reasons)
 
 
+@pytest.fixture(scope="module")
+def alike() -> Index:
+    return Index.build(
+        [Tool(namespace="!" * number, name="list_issues", description="Lists issues.") for number in range(1, 10_001)]
+    )
+
+
 @pytest.mark.parametrize("text", ["list issues", "lits_isues", "issues of a repository", "issu", "天"])
-def test_ten_thousand_tools_of_the_same_words_are_searched_in_bounded_time(text: str) -> None:
+def test_ten_thousand_tools_of_the_same_words_are_searched_in_bounded_time(alike: Index, text: str) -> None:
     with cpu_deadline(5):
-        same = ask(_ALIKE, text, limit=10)
+        same = ask(alike, text, limit=10)
     assert len(same.hits) in (0, 10)
     assert len({hit.raw for hit in same.hits}) <= 1
-
-
-_ALIKE = Index.build(
-    [Tool(namespace="!" * number, name="list_issues", description="Lists issues.") for number in range(1, 10_001)]
-)
 
 
 def raws(reply: SearchReply) -> dict[str, Hit]:

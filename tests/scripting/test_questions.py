@@ -74,8 +74,14 @@ async def test_every_question_of_a_tool_in_a_script_reaches_the_client(
         assert await execute(client, ALL_QUESTIONS[language], language) == ANSWERS
 
 
-@pytest.mark.parametrize("over", ["memory", "http"])
-@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize(
+    ("mode", "over"),
+    [
+        pytest.param(mode, over, marks=() if (mode, over) == (ERAS[0], "http") else pytest.mark.slow)
+        for mode in ERAS
+        for over in ("memory", "http")
+    ],
+)
 async def test_a_program_that_asks_over_stdio_reaches_the_client_of_a_script(mode: Any, over: str) -> None:
     server = ServerOptions(name="s", command=sys.executable, args=(str(PROGRAM), "session"), **OLDER)
     async with gateway(server) as app, reachable(app, over) as there, Person().client(there, mode) as client:
