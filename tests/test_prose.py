@@ -15,6 +15,7 @@ WORDS = (
 )
 ODD = re.compile(rf"\b(?:{'|'.join(map(re.escape, WORDS))})\b", re.IGNORECASE)
 NAMES = re.compile(rf"(?:test_|_)(?:{'|'.join(word for word in WORDS if word.isalpha())})(?:_|$)")
+DEFINED = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 FENCED = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
@@ -66,11 +67,9 @@ def test_the_documentation_speaks_plain_english() -> None:
 
 def test_the_names_of_tests_are_plain_english() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        f"{path.relative_to(ROOT)}: {name}"
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.startswith("test_")
-        and NAMES.search(node.name)
+        for name in DEFINED.findall(path.read_text(encoding="utf-8"))
+        if NAMES.search(name)
     ]
     assert not found, "\n".join(found)

@@ -17,7 +17,7 @@ from tests.sandbox.conftest import Servers
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError
 
 HERE = Path(__file__).parent / "hostile"
-LIMITS = Limits(wall_s=6, stall_s=5, soft_cpu_s=0.4, cpu_s=1)
+LIMITS = Limits(wall_s=6, stall_s=5, soft_cpu_s=0.2, cpu_s=1)
 AT_ONCE = 3
 WAITS = {"wait_for_ever": 0.5, "wait_for_many_for_ever": 0.5}
 """Shorter deadlines for scripts that only wait."""
