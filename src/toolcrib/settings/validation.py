@@ -71,7 +71,7 @@ same rules. A key of seconds is written without the `_s` of its option.
 
 
 class Table(BaseModel):
-    """A table of the file that is no options class, nor has one's fields. It remembers which keys the file has."""
+    """A table of the file that is not validated as a class of options. It remembers which keys the file has."""
 
     model_config = TABLE_RULES
 
