@@ -118,6 +118,14 @@ async def test_at_most_so_many_values_are_remembered_here_and_none_that_waits_is
     assert await inner.items() == dict.fromkeys("abcdefgh", 1)
 
 
+async def test_a_value_is_read_while_the_changes_of_all_others_wait() -> None:
+    inner = MemoryStore().table("counts", NUMBERS)
+    await inner.set("b", 1)
+    table = BatchedTable(inner, lambda: None, max_entries=1)
+    await table.update("a", one_more)
+    assert (await table.get("b"), await table.get("a")) == (1, 1)
+
+
 async def test_a_burst_of_changes_is_written_whole() -> None:
     inner = MemoryStore().table("counts", NUMBERS)
     table = BatchedTable(inner, lambda: None)

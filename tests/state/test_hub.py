@@ -7,6 +7,7 @@ import pytest
 from tests.contract.test_stores import NUMBERS, hub_stores
 
 from toolcrib.errors import StateUnavailable
+from toolcrib.state import local_copies
 from toolcrib.state.hub import HubStore
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +42,16 @@ async def test_batched_changes_of_workers_add_up(stores: list[HubStore]) -> None
         while await stores[0].table("seen", NUMBERS).get("n") != 3:
             await stores[0].table("seen", NUMBERS).set("n", (await stores[0].table("numbers", NUMBERS).items())["n"])
             await anyio.sleep(0.05)
+
+
+async def test_a_batched_value_whose_copy_was_dropped_is_read_again(
+    stores: list[HubStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_copies, "MAX_COPIES", 1)
+    for key, value in (("a", 1), ("b", 2)):
+        await stores[1].table("numbers", NUMBERS).set(key, value)
+    table = stores[0].table("numbers", NUMBERS, batched=True)
+    assert [await table.get(key) for key in ("a", "b", "a")] == [1, 2, 1]
 
 
 async def test_a_message_reaches_the_subscribers_of_all_workers(stores: list[HubStore]) -> None:

@@ -7,14 +7,13 @@ and nothing else. It knows nothing of where the table is.
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import StateTable
+from toolcrib.state.local_copies import MAX_CHANGES, LocalCopies, PendingChange
 
 logger = logging.getLogger(__name__)
 
@@ -25,25 +24,8 @@ FLUSH_S: Final = 1.0
 """How often changes are written, in seconds."""
 _FRESH_S: Final = 5.0
 """How long a copy is used before the table is read again: other processes may have changed it."""
-_MAX_COPIES: Final = 10_000
-"""Values that this process remembers; those with changes that wait are never dropped."""
-_MAX_CHANGES: Final = 200
-"""Changes of one value that wait while the table cannot be written; beyond it, the older half is lost."""
 _MAX_BURST: Final = 10_000
-"""The same between two writes that succeed."""
-
-
-class _UnsentChange(NamedTuple, Generic[V]):
-    apply: Callable[[V | None], V | None]
-    ttl_s: float | None
-    size: int | None
-
-
-@dataclass(slots=True)
-class _Copy(Generic[V]):
-    value: V | None
-    read: float
-    """When it was read or written, by the clock."""
+"""Changes of one value between two writes that succeed."""
 
 
 class BatchedTable(Generic[V]):
@@ -60,22 +42,21 @@ class BatchedTable(Generic[V]):
         """`on_change` is called after each change that waits; `clock` counts seconds."""
         self._table = table
         self._on_change = on_change
-        self._clock = clock
-        self._max_copies = min(max_entries or _MAX_COPIES, _MAX_COPIES)
-        self._copies: OrderedDict[str, _Copy[V]] = OrderedDict()
-        self._waiting: dict[str, list[_UnsentChange[V]]] = {}
+        self._local: LocalCopies[V, V] = LocalCopies(
+            encode=lambda value: value, decode=lambda value: value, max_entries=max_entries, age_clock=clock
+        )
         self._failing = False
 
     @property
     def waits(self) -> bool:
         """Whether there are changes that are not written."""
-        return bool(self._waiting)
+        return bool(self._local.pending)
 
     async def get(self, key: str) -> V | None:
-        return (await self._copy(key)).value
+        return await self._known(key)
 
     async def set(self, key: str, value: V, *, ttl_s: float | None = None, size: int = 0) -> None:
-        self._replace(key, value, _UnsentChange(lambda _: value, ttl_s, size))
+        self._change(key, value, PendingChange(lambda _: value, ttl_s, size), replaces=True)
 
     async def update(
         self,
@@ -85,13 +66,12 @@ class BatchedTable(Generic[V]):
         ttl_s: float | None = None,
         size: int | None = None,
     ) -> R:
-        copy = await self._copy(key)
-        copy.value, result = change(copy.value)
-        self._wait(key, _UnsentChange(lambda old: change(old)[0], ttl_s, size))
+        value, result = change(await self._known(key))
+        self._change(key, value, PendingChange(lambda old: change(old)[0], ttl_s, size))
         return result
 
     async def delete(self, key: str) -> None:
-        self._replace(key, None, _UnsentChange(lambda _: None, None, None))
+        self._change(key, None, PendingChange(lambda _: None, None, None), replaces=True)
 
     async def items(self) -> Mapping[str, V]:
         """Write what waits, and return all values."""
@@ -100,55 +80,50 @@ class BatchedTable(Generic[V]):
 
     async def flush(self) -> None:
         """Write the changes that wait; they go on waiting if the table cannot be written."""
-        for key in tuple(self._waiting):
-            changes = self._waiting.pop(key)
+        pending = self._local.pending
+        for key in tuple(pending):
+            changes = pending.pop(key)
             last = changes[-1]
             try:
-                written = await self._table.update(key, partial(_applied, changes), ttl_s=last.ttl_s, size=last.size)
+                written = await self._table.update(
+                    key, partial(self._applied, changes), ttl_s=last.ttl_s, size=last.size
+                )
             except StateUnavailable as error:
-                self._waiting[key] = [*changes, *self._waiting.get(key, ())]
+                pending[key] = [*changes, *pending.get(key, ())]
                 self._warn(error)
                 return
             self._failing = False
-            if key not in self._waiting and key in self._copies:
-                self._copies[key] = _Copy(written, self._clock())
+            if key not in pending:
+                self._local.store(key, written)
 
     def clear(self) -> None:
         """Forget the copies and the changes that wait."""
-        self._copies.clear()
-        self._waiting.clear()
+        self._local.clear()
 
-    async def _copy(self, key: str) -> _Copy[V]:
-        copy = self._copies.get(key)
-        if copy is None or (key not in self._waiting and self._clock() - copy.read >= _FRESH_S):
-            found = await self._read(key, copy)
-            if key not in self._waiting:  # nothing was changed meanwhile
-                self._copies[key] = _Copy(found, self._clock())
-        self._copies.move_to_end(key)
-        if len(self._copies) > self._max_copies:
-            idle = next((one for one in self._copies if one != key and one not in self._waiting), None)
-            if idle is not None:
-                del self._copies[idle]
-        return self._copies[key]
+    def _applied(self, changes: Sequence[PendingChange[V]], value: V | None) -> tuple[V | None, V | None]:
+        changed = self._local.applied(value, changes)
+        return changed, changed
 
-    async def _read(self, key: str, copy: _Copy[V] | None) -> V | None:
+    async def _known(self, key: str) -> V | None:
+        """Return the value here, after reading it if it is not current."""
+        if not self._local.is_current(key, _FRESH_S):
+            found = await self._read(key)
+            if key not in self._local.pending:  # nothing was changed meanwhile
+                self._local.store(key, found)
+        return self._local.get(key)
+
+    async def _read(self, key: str) -> V | None:
         """Read the table, or return what is known here if that fails: changes are written there later."""
         try:
             return await self._table.get(key)
         except StateUnavailable as error:
             self._warn(error)
-            return None if copy is None else copy.value
+            return self._local.get(key)
 
-    def _replace(self, key: str, value: V | None, change: _UnsentChange[V]) -> None:
-        self._copies[key] = _Copy(value, self._clock())
-        self._waiting.pop(key, None)
-        self._wait(key, change)
-
-    def _wait(self, key: str, change: _UnsentChange[V]) -> None:
-        changes = self._waiting.setdefault(key, [])
-        changes.append(change)
-        if len(changes) > (_MAX_CHANGES if self._failing else _MAX_BURST):
-            del changes[: len(changes) // 2]
+    def _change(self, key: str, value: V | None, change: PendingChange[V], *, replaces: bool = False) -> None:
+        max_changes = MAX_CHANGES if self._failing else _MAX_BURST
+        self._local.wait(key, change, replaces=replaces, max_changes=max_changes)
+        self._local.store_changed(key, value, ttl_s=None, size=0)
         self._on_change()
 
     def _warn(self, error: StateUnavailable) -> None:
@@ -194,13 +169,3 @@ class BatchedTables:
             await asyncio.sleep(FLUSH_S)
             # What is being written when the store closes is finished, or it would be written once more.
             await asyncio.shield(asyncio.ensure_future(self.flush()))
-
-
-def _applied(changes: list[_UnsentChange[V]], value: V | None) -> tuple[V | None, V | None]:
-    """What the changes make of a value. One that fails, because the value is another by now, changes nothing."""
-    for change in changes:
-        try:
-            value = change.apply(value)
-        except Exception as error:  # noqa: BLE001 - it may raise anything, and was answered long ago
-            logger.debug("a change does not apply any more: %r", error)
-    return value, value

@@ -15,16 +15,18 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 import anyio
 
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import StateChannel, StateCodec, StateTable, state_problem
-from toolcrib.state.memory import MemoryChannel, MemoryTable
-from toolcrib.state.remote_table import FLUSH_S, RemoteTable, TableLimits, ValueWrite, WriteOutcome
+from toolcrib.state.memory import MemoryTable
+from toolcrib.state.remote_store import RemoteChannels, RemoteTables
+from toolcrib.state.remote_table import FLUSH_S, TableLimits, ValueWrite, WriteOutcome
 from toolcrib.state.stores import OpenableStore
-from toolcrib.types import JSON, Object
+from toolcrib.types import JSON
 
 logger = logging.getLogger(__name__)
 
@@ -236,14 +238,10 @@ class HubStore:
         """Without `durable`, everything is in the hub. `clock` is for copies of values that were used last."""
         self._hub = hub
         self._durable = durable
-        self._clock = clock
-        self._values = _HubValues(hub, self._watch)
-        self._tables: dict[str, RemoteTable[Any]] = {}
-        self._channels: dict[str, _HubChannel] = {}
-        self._flushing = anyio.Lock()
-        self._maintenance: asyncio.Task[None] | None = None
+        self._tables = RemoteTables(_HubValues(hub, self._watch), clock)
+        self._channels = RemoteChannels(partial(hub.request, "publish"))
         self._stack = AsyncExitStack()
-        hub.on_message = self._deliver
+        hub.on_message = self._channels.deliver
 
     @property
     def problem(self) -> str:
@@ -256,13 +254,10 @@ class HubStore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        task, self._maintenance = self._maintenance, None
-        if task is not None:
-            task.cancel()
-            with anyio.move_on_after(_CLOSE_S, shield=True):
-                await asyncio.wait([task])
-                with suppress(StateUnavailable):
-                    await self._flush()
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            await self._tables.stop()
+            with suppress(StateUnavailable):
+                await self._tables.flush()
         await self._stack.aclose()
 
     def table(
@@ -281,46 +276,15 @@ class HubStore:
             return self._durable.table(
                 name, codec, max_entries=max_entries, max_size=max_size, durable=True, keep=keep, batched=batched
             )
-        table = self._tables.get(name)
-        if table is None:
-            table = self._tables[name] = RemoteTable(
-                self._values,
-                name,
-                codec,
-                limits=TableLimits(max_entries, max_size, keep),
-                batched=batched and not keep,
-                is_large=durable and not batched,  # what is batched changes with every call, and is small
-                clock=self._clock,
-            )
-        return table
+        limits = TableLimits(max_entries, max_size, keep)
+        return self._tables.table(name, codec, limits, durable=durable, batched=batched)
 
     def channel(self, name: str) -> StateChannel:
         """Return the channel of that name, between all workers."""
-        return self._channels.setdefault(name, _HubChannel(self._hub, name))
-
-    def _deliver(self, channel: str, text: str) -> None:
-        if (found := self._channels.get(channel)) is not None and found.local.is_used:
-            found.local.deliver(json.loads(text))
+        return self._channels.channel(name)
 
     def _watch(self) -> None:
-        if self._maintenance is None:
-            self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
-
-    async def _maintain(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            try:
-                # What is being written when the store closes is finished, or it would be written once more.
-                await asyncio.shield(asyncio.ensure_future(self._flush()))
-            except StateUnavailable as error:
-                logger.debug("changes of the state wait: %s", error)
-            except Exception:
-                logger.exception("cannot write changes of the state")
-
-    async def _flush(self) -> None:
-        async with self._flushing:
-            for table in tuple(self._tables.values()):
-                await table.flush()
+        self._tables.maintain(self._tables.flush, lambda: FLUSH_S)
 
 
 class _HubValues:
@@ -354,28 +318,6 @@ class _HubValues:
         plain = [[one.key, one.text, one.ttl_s, one.size, one.expected] for one in writes]
         outcomes: list[WriteOutcome] = await self._hub.request("write", table, _plain(limits), plain)
         return outcomes
-
-
-class _HubChannel:
-    """One channel; the connection receives the messages of all."""
-
-    def __init__(self, hub: HubConnection, name: str) -> None:
-        self._hub = hub
-        self._name = name
-        self.local = MemoryChannel()
-
-    async def publish(self, message: Object) -> None:
-        """Send a message to all workers; without a hub, to this one."""
-        try:
-            await self._hub.request("publish", self._name, json.dumps(message))
-        except StateUnavailable:
-            self.local.deliver(message)
-
-    @asynccontextmanager
-    async def subscribe(self) -> AsyncIterator[AsyncIterator[Object | None]]:
-        """Receive what is published inside the block."""
-        async with self.local.subscribe() as messages:
-            yield messages
 
 
 def _plain(limits: TableLimits) -> list[Any]:

@@ -8,11 +8,10 @@ while Redis is known to be away none waits at all.
 
 import asyncio
 import hashlib
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -23,9 +22,8 @@ import anyio
 from toolcrib.errors import StateUnavailable, missing_extra
 from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableOverview
-from toolcrib.state.memory import MemoryChannel
-from toolcrib.state.remote_table import FLUSH_S, RemoteTable, TableLimits, ValueWrite, WriteOutcome
-from toolcrib.types import Object
+from toolcrib.state.remote_store import RemoteChannel, RemoteChannels, RemoteTables
+from toolcrib.state.remote_table import FLUSH_S, TableLimits, ValueWrite, WriteOutcome
 
 # KEYS: values, expiry, use, sizes, total size. ARGV[1]: now in milliseconds; empty for the clock of Redis.
 _COMMON: Final = """
@@ -255,16 +253,12 @@ class RedisStore:
         self.place = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
         self._client: Any = None
         self._scripts: dict[str, Any] = {}
-        self._values = RedisValues(self)
-        self._tables: dict[str, RemoteTable[Any]] = {}
-        self._channels: dict[str, _RedisChannel] = {}
-        self._local_clock = clock or time.monotonic
-        self._maintenance: asyncio.Task[None] | None = None
+        self._tables = RemoteTables(RedisValues(self), clock or time.monotonic)
+        self._channels = RemoteChannels(self._publish, self._listen)
         self._receiver: asyncio.Task[None] | None = None
         self._away_since: float | None = None
         self._reason = ""
         self._listening = asyncio.Event()
-        self._flushing = anyio.Lock()
 
     def table(
         self,
@@ -278,27 +272,18 @@ class RedisStore:
         batched: bool = False,
     ) -> StateTable[V]:
         """Return the table of that name; the first call sets its limits."""
-        table = self._tables.get(name)
-        if table is None:
-            table = self._tables[name] = RemoteTable(
-                self._values,
-                name,
-                codec,
-                limits=TableLimits(max_entries, max_size, keep),
-                batched=batched and not keep,
-                is_large=durable and not batched,  # what is batched changes with every call, and is small
-                clock=self._local_clock,
-            )
-        return table
+        limits = TableLimits(max_entries, max_size, keep)
+        return self._tables.table(name, codec, limits, durable=durable, batched=batched)
 
-    def channel(self, name: str) -> "_RedisChannel":
+    def channel(self, name: str) -> RemoteChannel:
         """Return the channel of that name, between all processes that use this place and prefix."""
-        return self._channels.setdefault(name, _RedisChannel(self, f"{self._prefix}:channel:{name}"))
+        return self._channels.channel(name)
 
     def status(self) -> StateStatus:
         """Return whether Redis can be reached, and what waits for it."""
-        waiting = sum(table.waiting for table in self._tables.values())
-        return StateStatus(place=self.place, away_since=self._away_since, reason=self._reason, waiting=waiting)
+        return StateStatus(
+            place=self.place, away_since=self._away_since, reason=self._reason, waiting=self._tables.waiting
+        )
 
     async def tables(self) -> tuple[TableOverview, ...]:
         """Return what is kept under the prefix, by name."""
@@ -332,16 +317,14 @@ class RedisStore:
     async def __aexit__(self, *_: object) -> None:
         """Write what is waiting, and close the connections."""
         with anyio.move_on_after(_CLOSE_S, shield=True):
-            tasks = [task for task in (self._maintenance, self._receiver) if task is not None]
-            self._maintenance = self._receiver = None
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            async with self._flushing:
-                pass  # what was being written is
+            receiver, self._receiver = self._receiver, None
+            if receiver is not None:
+                receiver.cancel()
+                await asyncio.wait([receiver])
+            await self._tables.stop()
             if self._client is not None and self._away_since is None:
                 try:
-                    await self._flush_tables()
+                    await self._tables.flush()
                 except StateUnavailable as error:
                     logger.warning("%d changed values of the state are lost: %s", self.status().waiting, error)
             client, self._client = self._client, None
@@ -413,10 +396,19 @@ class RedisStore:
 
     def watch(self) -> None:
         """Begin to write batched changes, and to look whether Redis is back."""
-        if self._maintenance is None:
-            self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
+        self._tables.maintain(self._maintain, lambda: FLUSH_S if self._away_since is None else _RETRY_S)
 
-    async def listen(self) -> None:
+    async def _publish(self, channel: str, text: str) -> None:
+        try:
+            await self.run(lambda client: client.publish(self._channel_key(channel), text))
+        except StateUnavailable:
+            self.watch()  # the others learn later that they missed it
+            raise
+
+    def _channel_key(self, channel: str) -> str:
+        return f"{self._prefix}:channel:{channel}"
+
+    async def _listen(self) -> None:
         """Begin to receive the messages of all channels; wait until that works, but not for long."""
         if self._receiver is None:
             self.watch()
@@ -456,23 +448,15 @@ class RedisStore:
         )
 
     async def _maintain(self) -> None:
-        while True:
-            await anyio.sleep(FLUSH_S if self._away_since is None else _RETRY_S)
-            try:
-                if self._away_since is not None:
-                    await self.run(lambda client: client.ping(), probing=True)
-                # What is being written when the store closes is finished, or it would be written once more.
-                await asyncio.shield(asyncio.ensure_future(self._flush_tables()))
-                self._note_back()
-                await self._report_unsent()
-            except StateUnavailable as error:
-                logger.debug("changes of the state wait: %s", error)
-            except Exception:
-                logger.exception("cannot write changes of the state")
+        if self._away_since is not None:
+            await self.run(lambda client: client.ping(), probing=True)
+        await self._tables.flush()
+        self._note_back()
+        await self._report_unsent()
 
     def _note_back(self) -> None:
         """Use Redis again, unless changes were made here while the others were written."""
-        if self._away_since is None or any(table.is_stale() for table in self._tables.values()):
+        if self._away_since is None or self._tables.are_stale:
             return
         away_s = time.time() - self._away_since
         self._away_since, self._reason = None, ""
@@ -483,75 +467,29 @@ class RedisStore:
 
     async def _report_unsent(self) -> None:
         """Tell the other processes that messages of this one did not reach them: they may not have lost Redis."""
-        for channel in tuple(self._channels.values()):
+        for channel in self._channels:
             if channel.has_unsent and self._away_since is None:
-                await self.run(partial(_publish, channel.name, _GAP))
+                await self._publish(channel.name, _GAP)
                 channel.has_unsent = False
-
-    async def _flush_tables(self) -> None:
-        async with self._flushing:
-            for table in tuple(self._tables.values()):
-                await table.flush()
 
     async def _receive(self, *, was_lost: bool = False) -> None:
         """Hand messages to the channels, and connect again whenever the connection is lost."""
-        pattern = f"{self._prefix}:channel:*"
+        begin = self._channel_key("")
         while True:
             try:
                 async with self._connect().pubsub() as source:
-                    await source.psubscribe(pattern)
+                    await source.psubscribe(f"{begin}*")
                     async for message in source.listen():
                         if message["type"] == "psubscribe":
                             self._listening.set()
                             if was_lost:
-                                self._deliver_gap()
+                                self._channels.deliver_gap()
                         elif message["type"] == "pmessage":
-                            self._deliver(message["channel"], message["data"])
+                            self._channels.deliver(message["channel"].removeprefix(begin), message["data"])
             except self._errors as error:
                 logger.debug("messages are not received: %s", error)
             was_lost = True
             await anyio.sleep(_RETRY_S)
-
-    def _deliver(self, name: str, text: str) -> None:
-        for channel in self._channels.values():
-            if channel.name == name and channel.local.is_used:
-                channel.local.deliver(json.loads(text))
-
-    def _deliver_gap(self) -> None:
-        for channel in self._channels.values():
-            channel.local.deliver(None)
-
-
-class _RedisChannel:
-    """One channel; a task of the store receives the messages of all."""
-
-    def __init__(self, store: RedisStore, name: str) -> None:
-        self._store = store
-        self.name = name
-        self.local = MemoryChannel()
-        self.has_unsent = False
-        """Whether the other processes missed a message of this one, and do not know it yet."""
-
-    async def publish(self, message: Object) -> None:
-        """Send a message to all processes; while Redis is away, to this one. The others learn that some were lost."""
-        text = json.dumps(message)
-        try:
-            await self._store.run(partial(_publish, self.name, text))
-        except StateUnavailable:
-            self.has_unsent = True
-            self._store.watch()
-            self.local.deliver(message)
-
-    @asynccontextmanager
-    async def subscribe(self) -> AsyncIterator[AsyncIterator[Object | None]]:
-        """Receive what is published inside the block."""
-        async with self.local.subscribe() as messages:
-            await self._store.listen()
-            yield messages
-
-
-async def _publish(name: str, text: str, client: Any) -> None:
-    await client.publish(name, text)
 
 
 async def _delete(keys: Sequence[str], client: Any) -> None:

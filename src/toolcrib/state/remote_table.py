@@ -6,7 +6,6 @@ What keeps the values implements `RemoteValues`; here is what all of them have i
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,8 @@ import anyio
 
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import UNREADABLE, StateCodec
-from toolcrib.state.memory import MemoryTable, table_full
+from toolcrib.state.local_copies import LocalCopies, PendingChange
+from toolcrib.state.memory import table_full
 from toolcrib.state.stepwise_json import PARSE_AT_ONCE, dump_stepwise, load_stepwise
 
 logger = logging.getLogger(__name__)
@@ -28,21 +28,10 @@ FLUSH_S: Final = 1.0
 """How often batched changes are written, and how old their local copy becomes, in seconds."""
 _MAX_TRIES: Final = 50
 """Attempts at one update, while other processes change the same value."""
-_MAX_LOCAL: Final = 10_000
-"""Values of a table that this process has a copy of."""
-_MAX_CHANGES: Final = 200
-"""Changes of one value that wait to be applied; with more, the older ones are lost."""
+_MAX_WAITING: Final = 10_000
+"""Values whose changes wait."""
 _PER_TRIP: Final = 500
 """Values that are read or written at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PendingChange(Generic[V]):
-    """A change of one value that is still to be applied there."""
-
-    apply: Callable[[V | None], V | None]
-    ttl_s: float | None
-    size: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +112,16 @@ class RemoteTable(Generic[V]):
         self._limits = limits
         self._batched = batched
         self._is_large = is_large
-        self._copies: MemoryTable[str] = MemoryTable(
-            name, max_entries=min(limits.max_entries or _MAX_LOCAL, _MAX_LOCAL), max_size=limits.max_size, clock=clock
+        self._local: LocalCopies[str, V] = LocalCopies(
+            encode=self._encode,
+            decode=self._decode,
+            max_entries=limits.max_entries,
+            max_size=limits.max_size,
+            clock=clock,
         )
-        self._waiting: dict[str, list[_PendingChange[V]]] = {}
+        self._waiting = self._local.pending
         self._unsure: dict[str, str | None] = {}
         """Values that may have been written in Redis although it did not answer; the change to them waits."""
-        self._read_at: dict[str, float] = {}
-        """When the copy of a batched value was last read."""
         self._wanted: set[str] = set()
         """Batched values whose copy is old and in use."""
         self._locks: dict[str, _Lock] = {}
@@ -145,16 +136,16 @@ class RemoteTable(Generic[V]):
         return bool(self._waiting) and not self._batched
 
     async def get(self, key: str) -> V | None:
-        if self._batched and (key in self._waiting or self._is_recent(key)):
-            return self._decode(await self._copies.get(key))
+        if self._batched and self._local.is_current(key, FLUSH_S):
+            return self._decode(self._local.get(key))
         try:
             [text] = await self._read([key])
         except StateUnavailable:
             if self._limits.keep:
                 raise
-            text = await self._copies.get(key)
+            text = self._local.get(key)
         else:
-            await self._copy(key, text)
+            self._copy(key, text)
         return await self._converted(partial(self._decode, text), text)
 
     async def set(self, key: str, value: V, *, ttl_s: float | None = None, size: int = 0) -> None:
@@ -166,10 +157,10 @@ class RemoteTable(Generic[V]):
                 if self._limits.keep:
                     raise
             else:
-                await self._copy(key, text, ttl_s, size)
+                self._copy(key, text, ttl_s, size)
                 return
-        await self._copy(key, text, ttl_s, size)
-        self._wait(key, _PendingChange(lambda _: self._decode(text), ttl_s, size), replaces=True)
+        self._wait(key, PendingChange(lambda _: self._decode(text), ttl_s, size), replaces=True)
+        self._copy(key, text, ttl_s, size)
 
     async def update(
         self,
@@ -195,10 +186,10 @@ class RemoteTable(Generic[V]):
                 if self._limits.keep:
                     raise
             else:
-                await self._copies.delete(key)
+                self._copy(key, None)
                 return
-        await self._copies.delete(key)
-        self._wait(key, _PendingChange(lambda _: None, None, None), replaces=True)
+        self._wait(key, PendingChange(lambda _: None, None, None), replaces=True)
+        self._copy(key, None)
 
     async def items(self) -> Mapping[str, V]:
         try:
@@ -206,10 +197,9 @@ class RemoteTable(Generic[V]):
         except StateUnavailable:
             if self._limits.keep:
                 raise
-            texts: Mapping[str, str | None] = await self._copies.items()
+            texts: Mapping[str, str | None] = self._local.items()
         else:
-            here = await self._copies.items()
-            texts = {**found, **{key: here.get(key) for key in self._waiting}}
+            texts = {**found, **{key: self._local.get(key) for key in self._waiting}}
 
         def decoded() -> dict[str, V]:
             values = {key: self._decode(text) for key, text in texts.items()}
@@ -236,7 +226,7 @@ class RemoteTable(Generic[V]):
                     self._unsure[key] = after
                 raise self._failed(error) from error
             if done:
-                await self._copy(key, after, ttl_s, size or 0)
+                self._copy(key, after, ttl_s, size or 0)
                 return result
         raise StateUnavailable(
             f"A value of the table {self._name} of the state is changed too often; nothing was changed.",
@@ -272,27 +262,23 @@ class RemoteTable(Generic[V]):
     ) -> R:
         """Change the local copy at once, and the value there later."""
         self._store.watch()
-        if self._batched and not self._is_recent(key):
+        if self._batched and not self._local.is_recent(key, FLUSH_S):
             self._wanted.add(key)
-        before = await self._copies.get(key)
+        before = self._local.get(key)
         after, result = await self._converted(partial(self._changed, before, change), before)
-        await self._copies.update(key, lambda _: (after, None), ttl_s=ttl_s, size=size)
         if after != before or (ttl_s is not None and not self._batched):
-            self._wait(key, _PendingChange(lambda old: change(old)[0], ttl_s, size))
+            self._wait(key, PendingChange(lambda old: change(old)[0], ttl_s, size))
+        self._local.store_changed(key, after, ttl_s=ttl_s, size=size)
         if key not in self._waiting:
             self._unsure.pop(key, None)
         return result
 
-    def _wait(self, key: str, change: _PendingChange[V], *, replaces: bool = False) -> None:
+    def _wait(self, key: str, change: PendingChange[V], *, replaces: bool = False) -> None:
         self._store.watch()
-        changes = self._waiting.setdefault(key, [])
+        self._local.wait(key, change, replaces=replaces)
         if replaces:
-            changes.clear()
             self._unsure.pop(key, None)
-        changes.append(change)
-        if len(changes) > _MAX_CHANGES:
-            del changes[: len(changes) // 2]
-        if len(self._waiting) > _MAX_LOCAL:
+        if len(self._waiting) > _MAX_WAITING:
             dropped = next(iter(self._waiting))
             del self._waiting[dropped]
             self._unsure.pop(dropped, None)
@@ -313,10 +299,10 @@ class RemoteTable(Generic[V]):
         writes: dict[str, ValueWrite] = {}
         for key, count in applied.items():
             if not count:
-                await self._copy(key, texts[key])
+                self._copy(key, texts[key])
                 continue
             changes = self._waiting[key][:count]
-            after = self._applied(texts[key], changes)
+            after = self._local.applied(texts[key], changes)
             last = changes[-1]
             writes[key] = ValueWrite(key=key, text=after, ttl_s=last.ttl_s, size=last.size, expected=(texts[key],))
         if not writes:
@@ -329,7 +315,7 @@ class RemoteTable(Generic[V]):
             newer = changes[applied[key] :]
             if newer:
                 self._waiting[key] = newer
-            await self._copy(key, self._applied(write.text, newer), changes[-1].ttl_s, changes[-1].size or 0)
+            self._copy(key, self._local.applied(write.text, newer), changes[-1].ttl_s, changes[-1].size or 0)
 
     def _forget_written(self, key: str, text: str | None) -> None:
         """Drop the first waiting change of a value if Redis has applied it, though its answer was lost."""
@@ -339,35 +325,10 @@ class RemoteTable(Generic[V]):
             if not changes:
                 del self._waiting[key]
 
-    def _applied(self, text: str | None, changes: Sequence[_PendingChange[V]]) -> str | None:
-        """What the changes make of a value. One that fails, because the value is another by now, changes nothing."""
-        for change in changes:
-            try:
-                value = change.apply(self._decode(text))
-            except Exception as error:  # noqa: BLE001 - it may raise anything, and was answered long ago
-                logger.debug("a change of the table %s does not apply any more: %r", self._name, error)
-                continue
-            text = None if value is None else self._encode(value)
-        return text
-
-    async def _copy(self, key: str, text: str | None, ttl_s: float | None = None, size: int = 0) -> None:
+    def _copy(self, key: str, text: str | None, ttl_s: float | None = None, size: int = 0) -> None:
         """Keep a copy of what is there, for when it is away, and for batched values."""
-        if self._limits.keep:
-            return
-        if self._batched:
-            self._read_at[key] = self._store_time()
-            if len(self._read_at) > _MAX_LOCAL:
-                del self._read_at[next(iter(self._read_at))]
-        if text is None:
-            await self._copies.delete(key)
-        else:
-            await self._copies.set(key, text, ttl_s=ttl_s, size=size)
-
-    def _is_recent(self, key: str) -> bool:
-        return self._store_time() - self._read_at.get(key, -FLUSH_S) < FLUSH_S
-
-    def _store_time(self) -> float:
-        return time.monotonic()
+        if not self._limits.keep:
+            self._local.store(key, text, ttl_s=ttl_s, size=size)
 
     def _locked(self, key: str) -> "_KeyLock":
         """Changes of one value follow each other in this process: only those of other processes can collide."""
