@@ -47,11 +47,11 @@ async def test_batched_changes_of_workers_add_up(stores: list[HubStore]) -> None
 async def test_a_batched_value_whose_copy_was_dropped_is_read_again(
     stores: list[HubStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_copies, "MAX_COPIES", 1)
-    for key, value in (("a", 1), ("b", 2)):
+    monkeypatch.setattr(local_copies, "MAX_COPIES", 2)
+    for key, value in (("a", 1), ("b", 2), ("c", 3)):
         await stores[1].table("numbers", NUMBERS).set(key, value)
     table = stores[0].table("numbers", NUMBERS, batched=True)
-    assert [await table.get(key) for key in ("a", "b", "a")] == [1, 2, 1]
+    assert [await table.get(key) for key in "abacb"] == [1, 2, 1, 3, 2]
 
 
 async def test_a_message_reaches_the_subscribers_of_all_workers(stores: list[HubStore]) -> None:
