@@ -99,6 +99,11 @@ class Tool:
         """The canonical id: `namespace:name`, or the bare name without a namespace."""
         return f"{self.namespace}:{self.name}" if self.namespace else self.name
 
+    @property
+    def may_be_task(self) -> bool:
+        """Whether a call may run as a task, in a session of 2025-11-25."""
+        return self.execution.get("taskSupport") in ("optional", "required")
+
 
 DefinitionState = Literal["rejected", "held", "repaired", "unchecked", "suspect"]
 """What became of a definition: it is not used; it is not used until a person trusts it; it is used in a repaired form;
@@ -160,6 +165,10 @@ class ToolResult:
     """What the tool asks for, if it needs more input."""
     request_state: str | None = None
     """A value of the server that the repeated call has to carry, if the tool needs more input."""
+    extra: Object | None = field(default=None, repr=False, compare=False)
+    """Of the result of a server, what it holds beside these fields, with `isError: false` if it says so, for clients
+    that get it as it came; None for any other result.
+    """
 
     @property
     def text(self) -> str:

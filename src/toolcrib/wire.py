@@ -36,6 +36,8 @@ _new_result: Final = unchecked(ToolResult)
 _REASON_LIMIT: Final = 300
 _TOO_DEEP: Final = "toolcrib/tooDeep"
 """The key that marks an entry that takes the place of such a one."""
+_READ_KEYS: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType", "toolResult"})
+"""The keys of a result that have fields of their own."""
 _LABELS: Final = ("name", "uri", "uriTemplate")
 _OPTIONAL_FIELDS: Final = frozenset(
     {"title", "description", "outputSchema", "annotations", "icons", "execution", "_meta"}
@@ -153,7 +155,13 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
         structured=raw.get("structuredContent"),
         is_error=raw.get("isError") is True,
         meta=_meta_of(raw),
+        extra=_extra_of(raw),
     )
+
+
+def _extra_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    extra = {key: value for key, value in raw.items() if key not in _READ_KEYS}
+    return {**extra, "isError": False} if raw.get("isError") is False else extra
 
 
 def _unusual_blocks(raw: Mapping[str, Any]) -> tuple[Object, ...]:
@@ -280,8 +288,8 @@ def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
     """Drop what clients of the era cannot take: in older versions an output schema that is not an object, because they
     have only objects as structured content, and in newer ones how the tool runs as a task.
     """
-    if modern:
-        entry.pop("execution", None)
+    if modern and entry.get("execution", {}).get("taskSupport") in ("optional", "required"):
+        del entry["execution"]
     output = entry.get("outputSchema")
     if not modern and isinstance(output, Mapping) and output.get("type") != "object":
         del entry["outputSchema"]
@@ -300,7 +308,9 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
     """
     if result.kind == "input_required":
         return _input_required_to_wire(result, version)
-    wire: dict[str, Any] = {"content": list(result.content), "isError": result.is_error}
+    wire: dict[str, Any] = {"content": list(result.content)}
+    if result.is_error or result.extra is None:
+        wire["isError"] = result.is_error
     if result.structured is not None:
         plain = is_modern(version) or isinstance(result.structured, Mapping)
         wire["structuredContent"] = result.structured if plain else {"result": result.structured}
@@ -308,6 +318,8 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
         wire["_meta"] = dict(result.meta)
     if is_modern(version):
         wire["resultType"] = "complete"
+    if result.extra:
+        wire = {**result.extra, **wire}
     if not (wire.keys() <= {"content", "isError", "resultType"} and _is_ascii_text(result)) and not is_encodable(wire):
         wire = replace_surrogates(wire)
     if not _sendable(wire, version):

@@ -25,6 +25,7 @@ from toolcrib.server.sdk import SdkServer
 from toolcrib.surfaces.builtin import make_surfaces
 from toolcrib.surfaces.facade import ListedTool, ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.reply import ERROR_META
 from toolcrib.testing import FakeSource, running, text_of
 from toolcrib.types import Action, Caller, Context, Decision, Object, Tool, ToolResult
 from toolcrib.upstream.transports.base import flatten_errors
@@ -117,8 +118,8 @@ async def test_a_call_that_is_cancelled_internally_fails_alone(
         async with faulty(call=way) as (server, facade, _), over(transport, server, mode) as client:
             failed = await client.call_tool("execute_tool", {"name": "x:ping"})
             assert failed.is_error
-            assert failed.structured_content is not None
-            assert failed.structured_content["error"]["code"] == "execution_failed"
+            assert failed.meta is not None
+            assert failed.meta[ERROR_META]["code"] == "execution_failed"
             facade.faults.clear()
             assert await pings(client)
 

@@ -18,6 +18,7 @@ from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import ToolFacade, watch_names
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
+from toolcrib.surfaces.reply import ERROR_META
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 from toolcrib.types import BackendKind, Caller, Context, Object, Rejected, ServerState, Tool, ToolResult, Visibility
 
@@ -163,7 +164,7 @@ async def test_wrong_arguments_are_explained_in_the_result() -> None:
         result = await client.call_tool("x__act", {"n": "many"})
     assert isinstance(result, mcp_types.CallToolResult)
     assert result.is_error
-    assert json.loads(json.dumps(result.structured_content))["error"]["code"] == "invalid_arguments"
+    assert json.loads(json.dumps(result.meta))[ERROR_META]["code"] == "invalid_arguments"
 
 
 async def test_a_violated_output_schema_is_no_longer_listed() -> None:

@@ -228,7 +228,7 @@ class TaskRecords:
 
 def takes_tasks(found: ResolvedTool) -> bool:
     """Whether a call of the tool can run as a task: one server runs it, and says so."""
-    return bool(found.tool.execution) and len(found.backends) == 1 and _is_server(found.backends[0])
+    return found.tool.may_be_task and len(found.backends) == 1 and _is_server(found.backends[0])
 
 
 def task_owner(ctx: Context) -> str | None:

@@ -28,7 +28,7 @@ from toolcrib.resources.uris import with_public_apps
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.public_names import Collision, PublicNames, assign_bare_names
-from toolcrib.surfaces.reply import error_result
+from toolcrib.surfaces.reply import meta_tool_error
 from toolcrib.surfaces.results import MAX_RESULT_CHARS_META, Continuation, ResultBudget
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Visibility
@@ -256,7 +256,7 @@ class ToolFacade:
             try:
                 return await handler(ctx, arguments)
             except ToolcribError as error:
-                return error_result(error)
+                return meta_tool_error(error)
         try:
             found = await self._find(ctx, name)
         except ToolcribError as error:
@@ -322,7 +322,7 @@ class ToolFacade:
     async def offers_tasks(self, ctx: Context) -> bool:
         """Whether this client lists a tool that can run as a task, or may list one when all servers have started."""
         view = await self._gateway.view(ctx)
-        if any(entry.tool.execution for entry in self._native_tools(ctx, view)):
+        if any(entry.tool.may_be_task for entry in self._native_tools(ctx, view)):
             return True
         return self._everything(ctx) and any(status.is_missing for status in await self._gateway.servers(ctx, view))
 
@@ -443,7 +443,7 @@ class ToolFacade:
 
     def _as_listed(self, view: View, tool: Tool) -> Tool:
         """The tool, without an output schema that its results violated, and without tasks if it cannot run as one."""
-        if tool.execution and not takes_tasks(view.find(tool.id)):
+        if tool.may_be_task and not takes_tasks(view.find(tool.id)):
             tool = replace(tool, execution={})
         return tool if self._gateway.honors_output_schema(tool) else replace(tool, output_schema=None)
 

@@ -35,6 +35,8 @@ from toolcrib.types import (
 
 T = TypeVar("T")
 
+ERROR_META: Final = "toolcrib/error"
+"""Key in `_meta` of what toolcrib itself says of a failed call: `code`, `message` and `hint`, as in JSON-RPC errors."""
 TOKENS_META: Final = "toolcrib/tokens"
 """Key of the token counts in `_meta`, in MCP's form of prefix, slash and name."""
 _FALLBACK_NOTE: Final = "Nothing matches the request. Hits marked as fallback are shown instead."
@@ -82,8 +84,16 @@ def text_result(text: str, *, structured: JSON = None, is_error: bool = False) -
 
 
 def error_result(error: ToolcribError) -> ToolResult:
-    """An error as a tool result: text for the model, and the same as data for programs."""
-    return text_result(error_text(error), structured={"error": error.payload()}, is_error=True)
+    """An error as the result of a tool: text for the model, and the same as data for programs in `_meta`.
+
+    Structured content would have to match the output schema of the tool: clients check that of errors, too.
+    """
+    return replace(text_result(error_text(error), is_error=True), meta={ERROR_META: error.payload()})
+
+
+def meta_tool_error(error: ToolcribError) -> ToolResult:
+    """An error as the result of a meta-tool, none of which has an output schema: the data is structured content too."""
+    return replace(error_result(error), structured={"error": error.payload()})
 
 
 def error_text(error: ToolcribError) -> str:

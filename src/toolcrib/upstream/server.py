@@ -261,7 +261,7 @@ class UpstreamServer(RemoteServer):
     ) -> ToolResult:
         sent = dict(arguments) if tool.override is None else tool.override.arguments_for(arguments)
         params: dict[str, Any] = {"name": tool.own_name, "arguments": sent}
-        if ctx.task is not None and tool.tool.execution:
+        if ctx.task is not None and tool.tool.may_be_task:
             params["task"] = {} if ctx.task.ttl_ms is None else {"ttl": ctx.task.ttl_ms}
         elif tool.is_task:
             params["task"] = {}

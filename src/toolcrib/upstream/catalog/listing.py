@@ -180,6 +180,14 @@ def _task_rule(connection: Connection) -> _TaskRule:
     return "taken" if connection.takes_tasks else "refused"
 
 
+def _with_headers(found: RemoteTool) -> RemoteTool | Rejected:
+    """Return the tool with the arguments that are sent as headers too."""
+    try:
+        return replace(found, header_map=read_header_map(found.tool.input_schema))
+    except ValueError as error:
+        return Rejected(tool=found.tool.name, reason=str(error)[:_MAX_PROBLEM])
+
+
 class ToolLister:
     """Reads one server's tool list; unchanged tools stay the same objects."""
 
@@ -331,7 +339,9 @@ class _ToolListReader:
         tool = mark_listed(without_group(read.tool), self._gateway) if self._gateway else without_group(read.tool)
         if tool is None:
             return None
-        found = self._with_headers(tool, digest, data) if self._modern else self._read_execution(raw, tool, digest)
+        found = self._read_execution(raw, tool, digest)
+        if isinstance(found, RemoteTool) and self._modern and _HEADER_ANNOTATION in data:
+            found = _with_headers(found)
         if isinstance(found, Rejected):
             return found
         found = found if read.refusal is None else replace(found, remark=read.refusal)
@@ -342,16 +352,6 @@ class _ToolListReader:
         if self._group is not None:
             changed = account_tool(changed, *self._group)
         return found if changed is found.tool else replace(found, tool=changed, override=override)
-
-    def _with_headers(self, tool: Tool, digest: bytes, data: bytes) -> RemoteTool | Rejected:
-        """Return the tool with the arguments that are sent as headers too."""
-        if _HEADER_ANNOTATION not in data:
-            return RemoteTool(tool=tool, digest=digest, own_name=tool.name)
-        try:
-            header_map = read_header_map(tool.input_schema)
-        except ValueError as error:
-            return Rejected(tool=tool.name, reason=str(error)[:_MAX_PROBLEM])
-        return RemoteTool(tool=tool, digest=digest, header_map=header_map, own_name=tool.name)
 
     def _reject_missing(self) -> None:
         """Report overrides and switches of tools that the server does not list; patterns may match none."""
@@ -370,9 +370,9 @@ class _ToolListReader:
         support = execution.get("taskSupport") if isinstance(execution, Mapping) else None
         if support == "required" and self._tasks == "refused":
             return Rejected(tool=tool.name, reason=_NO_TASKS)
-        if self._tasks == "taken" and support in ("required", "optional"):
-            tool = replace(tool, execution={"taskSupport": "optional"})
         is_task = support == "required" and self._tasks == "taken"
+        if isinstance(execution, Mapping) and (self._tasks == "taken" or support not in ("required", "optional")):
+            tool = replace(tool, execution={**execution, "taskSupport": "optional"} if is_task else execution)
         return RemoteTool(tool=tool, digest=digest, is_task=is_task, own_name=tool.name)
 
     def result(self, problem: str, note: str = "") -> ToolList:
