@@ -28,8 +28,9 @@ def tools(source: Source, *, only: Collection[str] | None = None) -> list[BaseTo
 class _MetaTool(StructuredTool):
     """Takes its arguments as one dict: as keywords, those called `config` or `self` would be lost on the way."""
 
-    def _parse_input(self, tool_input: str | dict[str, Any], tool_call_id: str | None) -> dict[str, Any]:
-        return {"given": super()._parse_input(tool_input, tool_call_id)}
+    async def arun(self, tool_input: str | dict[str, Any], *more: Any, **options: Any) -> Any:
+        """Run with this input."""
+        return await super().arun({"given": tool_input}, *more, **options)
 
 
 def _meta(tool: Tool, run: MetaToolRunner) -> BaseTool:
