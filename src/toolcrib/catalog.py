@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 from toolcrib.errors import AmbiguousName, InvalidName, InvalidTool, StaleCursor, ToolNotFound
 from toolcrib.names import Tier, check_key, exact_spellings, fold, nearest, similarities, spellings, wire_name
-from toolcrib.sanitize import visible
+from toolcrib.sanitize import MAX_ECHO, MAX_LISTED, listing, quote, visible
 from toolcrib.schema import Schema
 from toolcrib.schema.invisible import is_plain, with_visible_texts
 from toolcrib.schema.repair import ReadDefinition, read_schema
@@ -363,11 +363,9 @@ def _possible_namespaces(text: str) -> list[str]:
     return [text[: mark.start()] for mark, _ in zip(marks, range(_MAX_MARKS), strict=False) if mark.start()]
 
 
-_MAX_SHOWN = 10
 """Names listed in one error."""
 
 
-_MAX_ECHO = 80
 """Characters of the requested name that an error repeats."""
 
 
@@ -385,18 +383,18 @@ def ambiguous_name(text: str, ids: Sequence[str]) -> AmbiguousName:
     """Make the error for a spelling that several tools have."""
     return AmbiguousName(
         f"{quote(text)} is ambiguous: {len(ids)} tools match it.",
-        hint=f"Use one of: {join_limited(ids)}.",
-        suggestions=ids[:_MAX_SHOWN],
+        hint=f"Use one of: {listing(ids)}.",
+        suggestions=ids[:MAX_LISTED],
     )
 
 
 def unknown_namespace(text: str, given: str, others: Sequence[str]) -> ToolNotFound:
     """Make the error for an unknown namespace; `others` are the visible ones."""
     names = [name for name in others if name]
-    close = nearest(given[:_MAX_ECHO], names)
+    close = nearest(given[:MAX_ECHO], names)
     return ToolNotFound(
         f"No tool is called {quote(text)}: there is no namespace {quote(given)}.",
-        hint=f"Namespaces: {join_limited(close or names)}." if names else "There are no namespaces.",
+        hint=f"Namespaces: {listing(close or names)}." if names else "There are no namespaces.",
     )
 
 
@@ -420,14 +418,14 @@ class NameSuggestions:
         `positions` are the visible tools that may be suggested: those of the namespaces in `scope`, or all if it is
         None. `bare` says that the text does not contain the namespace.
         """
-        ids = self._close(text[:_MAX_ECHO], positions, scope, bare=bare)
+        ids = self._close(text[:MAX_ECHO], positions, scope, bare=bare)
         if ids:
             hint = f"Did you mean {' or '.join(ids)}?"
         elif scope:
-            hint = f"It has: {join_limited([self._entries[position].tool.name for position in positions])}."
+            hint = f"It has: {listing([self._entries[position].tool.name for position in positions])}."
         else:
             hint = SEARCH_HINT
-        where = f" in {join_limited([quote(name) for name in scope])}" if scope else ""
+        where = f" in {listing([quote(name) for name in scope])}" if scope else ""
         return ToolNotFound(f"No tool is called {quote(text)}{where}.", hint=hint, suggestions=ids)
 
     def _close(self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool) -> list[str]:
@@ -449,22 +447,6 @@ class NameSuggestions:
 def _keep_best(best: dict[int, float], asked: str, names: Sequence[str]) -> None:
     for place, score in similarities(asked.replace(".", ""), names).items():
         best[place] = max(score, best.get(place, 0.0))
-
-
-def join_limited(texts: Sequence[str]) -> str:
-    """Join the first texts with commas, and say how many more there are.
-
-    >>> join_limited(["a", "b"]), join_limited([str(n) for n in range(12)])
-    ('a, b', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … +2 more')
-    """
-    more = [f"… +{len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
-    return ", ".join([*texts[:_MAX_SHOWN], *more])
-
-
-def quote(text: str) -> str:
-    """Quote a text, cut to 80 characters, with control characters replaced."""
-    shown = text if len(text) <= _MAX_ECHO else f"{text[: _MAX_ECHO - 1]}…"
-    return '"' + "".join(char if char.isprintable() else "\ufffd" for char in shown) + '"'
 
 
 Item = TypeVar("Item")

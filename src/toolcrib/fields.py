@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidArguments, InvalidTool, invalid_field
+from toolcrib.sanitize import echo
 from toolcrib.schema import Schema
 from toolcrib.types import JSON
 
@@ -223,9 +224,7 @@ def _item_schema(name: str, items: TypeName | Parameter | Mapping[str, Any] | No
         return None if items is None else dict(items)
     if items not in _TYPE_NAMES:
         options = ", ".join(sorted(_TYPE_NAMES))
-        raise invalid_field(
-            f'The parameter "{name}"', "items", f"cannot be {str(items)[:40]!r}", f"Use one of: {options}."
-        )
+        raise invalid_field(f'The parameter "{name}"', "items", f"cannot be {echo(items)}", f"Use one of: {options}.")
     return {"type": items}
 
 

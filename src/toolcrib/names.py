@@ -14,6 +14,7 @@ from hashlib import blake2b
 from rapidfuzz import fuzz, process
 
 from toolcrib.errors import InvalidName
+from toolcrib.sanitize import quote
 from toolcrib.types import Key
 
 MAX_NAMESPACE = 128
@@ -76,7 +77,7 @@ def check_namespace(text: str) -> None:
     problem = _problem(text, MAX_NAMESPACE) or ("it holds a colon" if ":" in text else "")
     if problem:
         raise InvalidName(
-            f"{_quoted(text)} cannot be a namespace: {problem}.", hint='Use letters, digits, "-", "_" or ".".'
+            f"{quote(text)} cannot be a namespace: {problem}.", hint='Use letters, digits, "-", "_" or ".".'
         )
 
 
@@ -102,7 +103,7 @@ def check_name(text: str) -> None:
     problem = _problem(text, MAX_NAME)
     if problem:
         raise InvalidName(
-            f"{_quoted(text)} cannot be a tool name: {problem}.", hint='Use letters, digits, "-", "_" or ".".'
+            f"{quote(text)} cannot be a tool name: {problem}.", hint='Use letters, digits, "-", "_" or ".".'
         )
 
 
@@ -116,7 +117,7 @@ def check_key(key: Key) -> None:
     check_name(key.name)
     if not key.namespace and ":" in key.name:
         raise InvalidName(
-            f"{_quoted(key.name)} cannot be a tool name: it holds a colon and has no namespace.",
+            f"{quote(key.name)} cannot be a tool name: it holds a colon and has no namespace.",
             hint="Give the tool a namespace, or leave the colon out.",
         )
 
@@ -216,11 +217,6 @@ def _problem(text: str, limit: int) -> str:
     if any(unicodedata.category(char) in _CONTROL for char in text):
         return "it holds a control character"
     return ""
-
-
-def _quoted(text: str) -> str:
-    shown = text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004
-    return '"' + "".join(char if char.isprintable() else "\ufffd" for char in shown) + '"'
 
 
 def _is_plain(namespace: str, name: str) -> bool:

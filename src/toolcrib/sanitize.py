@@ -14,6 +14,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+MAX_ECHO: Final = 80
+"""Characters of what a caller sent that an error repeats."""
+MAX_LISTED: Final = 10
+"""Names that a message lists."""
 MAX_NAME: Final = 200
 """Characters of a server's name, version or title."""
 MAX_REASON: Final = 300
@@ -180,6 +184,35 @@ def shorten(text: str, limit: int) -> str:
     'abc…'
     """
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def echo(value: object) -> str:
+    """What a caller sent, quoted and truncated, for an error to repeat.
+
+    >>> echo("serach"), echo("x" * 200)[-3:]
+    ("'serach'", "x…'")
+    """
+    return repr(shorten(str(value), MAX_ECHO))
+
+
+def quote(text: str) -> str:
+    """A name in double quotes, truncated, with characters that cannot be printed replaced.
+
+    >>> print(quote("git" + chr(7)))
+    "git�"
+    """
+    return '"' + "".join(char if char.isprintable() else "\ufffd" for char in shorten(text, MAX_ECHO)) + '"'
+
+
+def listing(names: Iterable[str], most: int = MAX_LISTED) -> str:
+    """The names for a message, or the first of them and how many more there are.
+
+    >>> listing(["git", "time"]), listing(["git", "time", "fetch"], 2)
+    ('git, time', 'git, time and 1 more')
+    """
+    every = [*names]
+    more = len(every) - most
+    return ", ".join(every[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _sanitized(

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from toolcrib.cli.output import UsageError
 from toolcrib.names import nearest
+from toolcrib.sanitize import listing
 from toolcrib.schema.signature import parameters, properties, resolve, type_text
 from toolcrib.settings import document
 from toolcrib.types import Object
@@ -30,7 +31,6 @@ _JSON_TYPES: Final[Mapping[type, str]] = {
     str: "string",
     list: "array",
 }
-_MAX_OPTIONS_NAMED: Final = 20
 _MAX_NESTED: Final = 8
 """Unions within unions."""
 
@@ -165,8 +165,7 @@ def _expected(key: str, node: Any, root: Object) -> str:
     """What a property takes, with its options and its description."""
     options = _options(_branches(node, root))
     if options:
-        shown = ", ".join(map(_shown, options[:_MAX_OPTIONS_NAMED]))
-        return f"{key} is one of: {shown}{', ...' if len(options) > _MAX_OPTIONS_NAMED else ''}"
+        return f"{key} is one of: {listing(map(_shown, options), 20)}"
     about = " ".join(str(resolve(node, root).get("description", "")).split())
     return f"{key}: {about}" if about else ""
 

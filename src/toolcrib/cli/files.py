@@ -17,6 +17,7 @@ from toolcrib.cli.output import UsageError
 from toolcrib.cli.render import check_namespace, print_search
 from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.names import nearest
+from toolcrib.sanitize import listing
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer
 from toolcrib.search.features import SemanticModel
@@ -44,7 +45,6 @@ _QUERY_HINT: Final = (
 )
 
 
-_MAX_IDS_NAMED: Final = 3
 """How many missing ids an error names."""
 
 
@@ -153,10 +153,9 @@ def check_relevant(queries: tuple[LabelledQuery, ...], tools: ToolFile) -> None:
             missing.setdefault(id_, query.id)
     if not missing:
         return
-    named = ", ".join(f"{id_} (of query {query})" for id_, query in list(missing.items())[:_MAX_IDS_NAMED])
-    more = f" and {len(missing) - _MAX_IDS_NAMED} more" if len(missing) > _MAX_IDS_NAMED else ""
+    named = listing((f"{id_} (of query {query})" for id_, query in missing.items()), 3)
     raise FileError(
-        f"The queries name tools that the file of tools does not have: {named}{more}.",
+        f"The queries name tools that the file of tools does not have: {named}.",
         hint='"relevant" holds the ids of rows of that file.',
         suggestions=nearest(next(iter(missing)), tools.ids),
     )

@@ -24,6 +24,7 @@ from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.errors import BackendNotFound, InvalidTool
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest_names, wire_name
+from toolcrib.sanitize import listing
 from toolcrib.schema import parameters, signature
 from toolcrib.schema.compact import compact
 from toolcrib.schema.repair import read_schema
@@ -51,7 +52,6 @@ _STATES: Final = {"suspect": "suspect to the lint", "unchecked": "with arguments
 _PLURALS = {"has": "have", "is": "are"}
 
 
-_MAX_SERVERS_NAMED = 20
 """How many servers an error names; `toolcrib servers` lists all."""
 
 
@@ -313,10 +313,9 @@ def check_server(name: str, statuses: Sequence[ServerStatus]) -> None:
 def check_namespace(name: str, names: Sequence[str]) -> None:
     """Raise `BackendNotFound` unless the name is one of these."""
     if name not in names:
-        more = f" and {len(names) - _MAX_SERVERS_NAMED} more" if len(names) > _MAX_SERVERS_NAMED else ""
         raise BackendNotFound(
             f"No server is called {name}.",
-            hint=f"Servers: {', '.join(names[:_MAX_SERVERS_NAMED]) or 'none'}{more}.",
+            hint=f"Servers: {listing(names, 20) or 'none'}.",
             suggestions=nearest_names(name, names),
         )
 

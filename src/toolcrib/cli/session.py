@@ -18,6 +18,7 @@ from toolcrib.cli.render import check_server, print_failing, print_outcome, serv
 from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.sanitize import listing
 from toolcrib.scripting.files import read_script
 from toolcrib.scripting.stored import SCRIPTS_NAMESPACE, run_script_test
 from toolcrib.search.options import Scorer
@@ -28,7 +29,6 @@ from toolcrib.upstream.options import ServerOptions
 T = TypeVar("T")
 
 
-_MAX_NAMED = 5
 """How many waiting servers the progress line names."""
 
 
@@ -309,7 +309,7 @@ def _progress_text(app: App) -> str:
 
     statuses = app.fleet.statuses()
     waiting = [status.name for status in statuses if status.state in _WAITING]
-    names = ", ".join(waiting[:_MAX_NAMED]) + (", ..." if len(waiting) > _MAX_NAMED else "")
+    names = listing(waiting, 5)
     done = f"{len(statuses) - len(waiting)} of {pluralize(len(statuses), 'server')}"
     return escape(printable(f"{done}; waiting for {names}" if names else done))
 

@@ -16,6 +16,7 @@ from toolcrib.cli.output import UsageError, echo, echo_json, iso_time, pluralize
 from toolcrib.cli.render import tool_json
 from toolcrib.cli.tables import cell, new_table, table_console
 from toolcrib.private_files import make_folders, open_private
+from toolcrib.sanitize import listing
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import StateOptions
 from toolcrib.state.stores import has_store, make_store
@@ -103,10 +104,10 @@ def _print_usage(found: _Found, *, by_tool: bool) -> None:
     if found.tools is None:
         echo("\nThe tools of the servers are not remembered, so those without calls are not known.")
     elif unused := found.report.unused:
-        more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
         echo()
-        names = ", ".join(unused[:_MAX_LISTED])
-        print_wrapped(f"Not called: {len(unused)} of {pluralize(len(found.tools), 'tool')}: {names}{more}")
+        print_wrapped(
+            f"Not called: {len(unused)} of {pluralize(len(found.tools), 'tool')}: {listing(unused, _MAX_LISTED)}"
+        )
     if found.zero_hits:
         echo()
         _print_zero_hits(found, _MAX_LISTED // 4)

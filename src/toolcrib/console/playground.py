@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 from toolcrib.console.parts import ConsolePage, Visit, whole
 from toolcrib.errors import InvalidRequest
 from toolcrib.providers.content import json_text
+from toolcrib.sanitize import echo
 from toolcrib.search.options import Scorer, SearchOptions
 from toolcrib.surfaces.reply import TOKENS_META, ReplyRenderer
 from toolcrib.surfaces.selection import Level
@@ -47,7 +48,7 @@ class Variant:
     def options(self, usual: SearchOptions) -> SearchOptions:
         """The settings with this choice. Raises `InvalidRequest`."""
         if self.scorer not in SCORERS:
-            raise InvalidRequest(f"There is no scorer {self.scorer[:40]!r}.", hint=f"There are {', '.join(SCORERS)}.")
+            raise InvalidRequest(f"There is no scorer {echo(self.scorer)}.", hint=f"There are {', '.join(SCORERS)}.")
         weak = _number(self.weak_below, "The mark of weak hits", 0.0, 1.0)
         changes: dict[str, Any] = {"scorer": self.scorer}
         if self.scorer != "hybrid":

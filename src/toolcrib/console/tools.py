@@ -15,6 +15,7 @@ from toolcrib.errors import ExecutionFailed, InvalidRequest, ToolcribError
 from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.middleware.approval import APPROVAL_KEY
 from toolcrib.middleware.observers import request_number
+from toolcrib.sanitize import echo
 from toolcrib.schema.signature import ParameterInfo, parameters, properties, resolve
 from toolcrib.state.base import StateCodec, StateTable
 from toolcrib.surfaces.reply import error_result
@@ -253,7 +254,7 @@ def _read_json(field: FormField, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         kinds = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
-        raise InvalidRequest(f"{field.name} is {kinds.get(field.kind, 'JSON')}, not {text[:60]!r}.") from error
+        raise InvalidRequest(f"{field.name} is {kinds.get(field.kind, 'JSON')}, not {echo(text)}.") from error
 
 
 # -- calling ---------------------------------------------------------------------------------------------------------

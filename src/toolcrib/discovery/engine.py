@@ -19,6 +19,7 @@ from toolcrib.discovery.session import Session, SessionStats
 from toolcrib.discovery.tool_reader import ParsedTool, ToolReader, ToolSet, default_name, default_namespace
 from toolcrib.errors import InvalidRequest, ToolNotFound
 from toolcrib.names import nearest
+from toolcrib.sanitize import echo
 from toolcrib.search.engine import search
 from toolcrib.search.index import IndexView
 from toolcrib.search.lexicon import Lexicon
@@ -37,9 +38,6 @@ _MAX_LIMIT: Final = 10_000
 
 _MAX_CACHED: Final = 4
 """How many lists given to `search(tools=...)` keep their index."""
-
-
-_ECHO: Final = 40
 
 
 _PLAIN_TYPES: Final = frozenset({dict, Tool})
@@ -109,9 +107,7 @@ class ToolSearchEngine(Generic[T]):
         `InvalidRequest` for an unknown scorer.
         """
         if scorer not in get_args(Scorer):
-            raise InvalidRequest(
-                f"Unknown scorer {str(scorer)[:_ECHO]!r}.", hint=f"Use one of: {', '.join(get_args(Scorer))}."
-            )
+            raise InvalidRequest(f"Unknown scorer {echo(scorer)}.", hint=f"Use one of: {', '.join(get_args(Scorer))}.")
         self.scorer: Scorer = scorer
         self.session = session or Session()
         self.past = past
@@ -340,9 +336,9 @@ def _check_search(phrasings: Sequence[Any], limit: int, min_score: float) -> Non
         given = f"not {type(wrong[0]).__name__}" if wrong else "at least one"
         raise InvalidRequest(f"query must be a string or some strings, {given}.")
     if isinstance(limit, bool) or not isinstance(limit, int):
-        raise InvalidRequest(f"limit must be a whole number, not {str(limit)[:_ECHO]!r}.")
+        raise InvalidRequest(f"limit must be a whole number, not {echo(limit)}.")
     if isinstance(min_score, bool) or not isinstance(min_score, (int, float)):
-        raise InvalidRequest(f"min_score must be a number, not {str(min_score)[:_ECHO]!r}.")
+        raise InvalidRequest(f"min_score must be a number, not {echo(min_score)}.")
 
 
 def find_substitutes(

@@ -13,10 +13,10 @@ from typing import Any, Final
 from toolcrib.checks import Count, checked
 from toolcrib.discovery.envelope import Envelope, failure
 from toolcrib.errors import SettingsError
+from toolcrib.sanitize import MAX_ECHO
 
 _MAX_SHOWN: Final = 5
 """Tools of the last search that a note names."""
-_MAX_ECHO: Final = 80
 _CALL_TOOL: Final = "call_tool"
 _LISTING_TOOLS: Final = frozenset({"list_tools", "search_tools"})
 _SCHEMA_TOOLS: Final = frozenset({"get_tool_schema", "get_tool_schemas"})
@@ -133,7 +133,7 @@ class Guard:
         found = answer.get("result")
         if isinstance(found, list) and name in _LISTING_TOOLS:
             self._shown = tuple(
-                str(one.get("name"))[:_MAX_ECHO] for one in found[:_MAX_SHOWN] if isinstance(one, Mapping)
+                str(one.get("name"))[:MAX_ECHO] for one in found[:_MAX_SHOWN] if isinstance(one, Mapping)
             )
         most = self.options.lookups
         return self._looked(self._lookups) if most is not None and self._lookups > most else ""

@@ -16,6 +16,7 @@ from toolcrib.discovery.guards import Guard
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFound
 from toolcrib.formats.tool_list import HOW_TO_QUERY, PHRASINGS
 from toolcrib.names import nearest
+from toolcrib.sanitize import MAX_ECHO, echo
 from toolcrib.schema import Schema
 from toolcrib.schema.arguments import as_object, merge_arguments, read_call, repair
 from toolcrib.search.text import CUT_NOTE, read_queries
@@ -33,7 +34,6 @@ MAX_SCHEMAS: Final = 100
 """Maximum number of schemas per request."""
 AT_ONCE: Final = 8
 """How many calls of one `call_many` run concurrently."""
-_MAX_ECHO: Final = 40
 _READ_ONLY: Final[Object] = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
 _DESTRUCTIVE: Final[Object] = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
 _TOOL_NAME: Final[Object] = {"type": "string", "description": "The tool's name, as list_tools or search_tools gave it."}
@@ -206,7 +206,7 @@ class MetaTools:
     async def _run(self, name: str, arguments: Any) -> Envelope:
         if not is_meta_tool(name):
             raise InvalidRequest(
-                f"Unknown dynamic tool: {str(name)[:_MAX_ECHO]!r}.",
+                f"Unknown dynamic tool: {echo(name)}.",
                 hint=f"Use one of: {', '.join(_DEFINED)}.",
                 suggestions=nearest(str(name), _DEFINED),
             )
@@ -252,7 +252,7 @@ async def get_schemas(port: ToolPort, names: Sequence[Any]) -> Envelope:
         except (NotFound, AmbiguousName, InvalidRequest) as error:
             answer = failure(error)
             del answer["success"]
-            errors.append({"tool_name": name if isinstance(name, str) else str(name)[:_MAX_ECHO], **answer})
+            errors.append({"tool_name": name if isinstance(name, str) else str(name)[:MAX_ECHO], **answer})
     return batch(found, errors)
 
 
@@ -270,11 +270,11 @@ def clamp_limit(limit: Any, most: int) -> int:
     """
     number = limit
     if isinstance(limit, str) and limit.strip().lstrip("+-").isdecimal():
-        number = int(limit.strip()[:_MAX_ECHO])
+        number = int(limit.strip()[:MAX_ECHO])
     if isinstance(limit, float) and limit.is_integer():
         number = int(limit)
     if isinstance(number, bool) or not isinstance(number, int):
-        raise InvalidRequest(f"limit must be a whole number, not {str(limit)[:_MAX_ECHO]!r}.", hint=f"1 to {most}.")
+        raise InvalidRequest(f"limit must be a whole number, not {echo(limit)}.", hint=f"1 to {most}.")
     return max(1, min(number, most))
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest
+from toolcrib.sanitize import echo
 from toolcrib.schema import Schema
 from toolcrib.types import Object
 
@@ -255,7 +256,7 @@ class Session:
         for entry in saved["tools"][-max_tools:]:
             if entry["successes"] > entry["calls"] or max(entry["last_success"], entry["last_used"]) > saved["turn"]:
                 raise InvalidRequest(
-                    f"session: the figures of {entry['tool'][:80]!r} contradict each other.",
+                    f"session: the figures of {echo(entry['tool'])} contradict each other.",
                     hint="successes are at most calls, and turns at most the session's turn.",
                 )
             session._records[entry["tool"]] = _UsageRecord(

@@ -30,7 +30,7 @@ from typing import (
 
 from toolcrib.catalog import Catalog
 from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound
-from toolcrib.sanitize import MAX_REASON, one_line
+from toolcrib.sanitize import MAX_REASON, echo, one_line
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
@@ -39,7 +39,6 @@ from toolcrib.types import Object, Rejected, SearchRequest, Tool, Visibility
 
 T = TypeVar("T")
 
-_MAX_ECHO: Final = 80
 _MAX_SUGGESTIONS: Final = 3
 _MIN_SUGGESTED_SCORE: Final = 0.2
 """The minimum score, 0 to 1, for suggesting a tool by what it does."""
@@ -288,7 +287,7 @@ class ToolSet(Generic[T]):
     def _ambiguous(self, name: str, ids: Sequence[str]) -> AmbiguousName:
         names = self._called(ids)
         return AmbiguousName(
-            f"Tool '{name[:_MAX_ECHO]}' is ambiguous: several tools answer to it.",
+            f"Tool {echo(name)} is ambiguous: several tools answer to it.",
             hint=f"Use one of: {', '.join(names)}.",
             suggestions=names,
         )
@@ -296,7 +295,7 @@ class ToolSet(Generic[T]):
     def _missing(self, name: str, ids: Sequence[str], mask: bytes | None) -> ToolNotFound:
         names = self._called(ids or self._alike(name, mask))
         hint = f"Did you mean: {', '.join(names)}?" if names else "Use search_tools to discover available tools."
-        return ToolNotFound(f"Tool '{name[:_MAX_ECHO]}' not found.", hint=hint, suggestions=names)
+        return ToolNotFound(f"Tool {echo(name)} not found.", hint=hint, suggestions=names)
 
     def _alike(self, name: str, mask: bytes | None) -> list[str]:
         """Return ids of tools that do what the name says, if no name is similar to it."""

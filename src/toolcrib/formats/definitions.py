@@ -9,6 +9,7 @@ from toolcrib.formats.rules import ANTHROPIC, GEMINI, OPENAI, OPENAI_STRICT, Sch
 from toolcrib.formats.schema_transform import adapt_schema
 from toolcrib.formats.tool_list import Names
 from toolcrib.names import nearest
+from toolcrib.sanitize import echo
 from toolcrib.types import Object, Tool
 
 Format = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
@@ -65,7 +66,7 @@ def restored(tool: Tool, arguments: Object, format: Format = "openai", *, strict
 def _check_format(format: str) -> None:  # noqa: A002
     if format not in FORMATS:
         raise InvalidRequest(
-            f"There is no format {str(format)[:80]!r}.",
+            f"There is no format {echo(format)}.",
             hint=f"Use one of {', '.join(FORMATS)}.",
             suggestions=tuple(nearest(str(format), FORMATS)),
         )

@@ -5,16 +5,16 @@ JSON or the objects of the `openai` library.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from toolcrib.formats.messages import File, Text, ToolCall, joined, make_call, pieces, read_field, read_list
 from toolcrib.formats.rules import OPENAI, OPENAI_STRICT
 from toolcrib.formats.schema_transform import adapt_schema, describe_tool
 from toolcrib.formats.tool_list import SEARCH_DESCRIPTION, Names, partition, request_name, search_arguments
 from toolcrib.names import wire_name
+from toolcrib.sanitize import listing
 from toolcrib.types import Hit, Key, TokenCounter, Tool, ToolResult
 
-_MAX_NAMED: Final = 8
 """Tools that are named in the description of a namespace."""
 
 
@@ -210,11 +210,9 @@ def deferred(
 def _namespace(
     namespace: str, members: list[Tool], entries: list[dict[str, Any]], about: Mapping[str, str]
 ) -> dict[str, Any]:
-    shown = ", ".join(tool.name for tool in members[:_MAX_NAMED])
-    rest = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
     return {
         "type": "namespace",
         "name": wire_name(Key("", namespace)),
-        "description": about.get(namespace) or f"Tools of {namespace}: {shown}{rest}.",
+        "description": about.get(namespace) or f"Tools of {namespace}: {listing(tool.name for tool in members)}.",
         "tools": entries,
     }

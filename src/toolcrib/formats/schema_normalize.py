@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from toolcrib.sanitize import echo
 from toolcrib.schema.signature import (
     map_subschemas,
     merge_schemas,
@@ -88,7 +89,7 @@ class _Inliner:
     def _with_target(self, own: dict[str, Any], reference: Any, inside: tuple[int, ...]) -> dict[str, Any]:
         target = resolve_pointer(reference, self._root)
         if not isinstance(target, Mapping):
-            add_note(self._notes, f"what {str(reference)[:80]!r} refers to is not in the schema")
+            add_note(self._notes, f"what {echo(reference)} refers to is not in the schema")
             return own
         if id(target) in inside:
             return self._again(own, target, str(reference))
@@ -100,7 +101,7 @@ class _Inliner:
     def _again(self, own: dict[str, Any], target: Object, reference: str) -> dict[str, Any]:
         """Handle a definition that refers to itself."""
         if not self._recursion:
-            add_note(self._notes, f"{reference[:80]!r} refers to itself: the inner part is left open")
+            add_note(self._notes, f"{echo(reference)} refers to itself: the inner part is left open")
             note = "The same again, as deep as needed."
             kind = {"type": target["type"]} if "type" in target else {}
             return {**kind, **own, "description": f"{own.get('description', '')} {note}".strip()}

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from toolcrib.errors import InvalidRequest, ToolNotFound
 from toolcrib.names import MAX_WIRE, nearest, wire_name
+from toolcrib.sanitize import echo
 from toolcrib.types import Key, Object, SearchRequest, Tool
 
 _HASH_BYTES: Final = 5
@@ -71,7 +72,7 @@ class Names:
         tool = self._tools.get(name)
         if tool is None:
             raise ToolNotFound(
-                f"No tool of this request is called {name[:80]!r}.",
+                f"No tool of this request is called {echo(name)}.",
                 hint="Use a name from the list of tools.",
                 suggestions=tuple(nearest(name[:80], list(self._tools))),
             )
@@ -141,7 +142,7 @@ def partition(tools: Iterable[Tool], always: Collection[str]) -> tuple[list[Tool
     for id_ in always:
         if id_ not in known:
             raise ToolNotFound(
-                f"No tool has the id {id_[:80]!r} in `always`.",
+                f"No tool has the id {echo(id_)} in `always`.",
                 hint="Give the ids of the tools, such as 'github:create_issue'.",
                 suggestions=tuple(nearest(id_[:80], sorted(known))),
             )

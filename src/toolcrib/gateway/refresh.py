@@ -39,6 +39,7 @@ from toolcrib.gateway.provider_state import (
 )
 from toolcrib.gateway.snapshot import Snapshot
 from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
+from toolcrib.sanitize import listing
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
@@ -537,7 +538,6 @@ class SingleFlight:
                 own.set()
 
 
-_MAX_NAMED: Final = 3
 """Rejected tools that are named in a log message; the others are counted."""
 
 _MAX_REASON_CHARS: Final = 200
@@ -575,9 +575,7 @@ def rejected_summary(rejected: Sequence[Rejected], what: str = "rejected") -> st
     '1 tool was rejected: a (it has no schema)'
     """
     count = "1 tool was" if len(rejected) == 1 else f"{len(rejected)} tools were"
-    shown = [f"{one.tool} ({_one_line(one.text)})" for one in rejected[:_MAX_NAMED]]
-    more = [f"and {len(rejected) - _MAX_NAMED} more"] if len(rejected) > _MAX_NAMED else []
-    return f"{count} {what}: {', '.join([*shown, *more])}"
+    return f"{count} {what}: {listing((f'{one.tool} ({_one_line(one.text)})' for one in rejected), 3)}"
 
 
 def _one_line(reason: str) -> str:

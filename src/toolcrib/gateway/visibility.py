@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
-from toolcrib.catalog import quote
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.offers import RejectedDefinition
 from toolcrib.gateway.policy import allows_everything, may_see_some
 from toolcrib.gateway.server_states import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.gateway.view import View, may_see, merge_sorted
+from toolcrib.sanitize import quote
 from toolcrib.trust.pins import is_document
 from toolcrib.types import Caller, Filters, Key, Policy, Rejected, ServerState, ServerStatus, Tool, Visibility
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from toolcrib.discovery.host_tools import META_TOOLS, MetaTools, ToolPort
 from toolcrib.errors import InvalidRequest
 from toolcrib.names import nearest
+from toolcrib.sanitize import echo
 from toolcrib.types import Object, Tool
 
 MetaToolRunner = Callable[[str, Any], Awaitable[Object]]
@@ -43,7 +44,7 @@ def select_meta_tools(only: Collection[str] | None) -> list[Tool]:
     for name in only or ():
         if name not in _NAMES:
             raise InvalidRequest(
-                f"There is no meta-tool {str(name)[:80]!r}.",
+                f"There is no meta-tool {echo(name)}.",
                 hint=f"Choose from {', '.join(_NAMES)}.",
                 suggestions=tuple(nearest(str(name), _NAMES)),
             )

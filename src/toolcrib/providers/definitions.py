@@ -9,6 +9,7 @@ from toolcrib.catalog import check_encodable
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidName, InvalidTool, invalid_field
 from toolcrib.names import check_key, nearest
+from toolcrib.sanitize import echo
 from toolcrib.schema import Schema
 from toolcrib.types import Key, Object, Tool, Visibility
 
@@ -249,7 +250,7 @@ def validated(tool: Tool) -> Tool:
 def invalid_words(who: str, field: str, given: object) -> InvalidTool:
     """The error for a value that is not a list of words."""
     if isinstance(given, str):
-        return invalid_field(who, field, "must be a list of words, not a string", f"Write {field}=({given[:80]!r},).")
+        return invalid_field(who, field, "must be a list of words, not a string", f"Write {field}=({echo(given)},).")
     return invalid_field(
         who, field, f"must be a tuple or a list of words, not {type(given).__name__}", _words_hint(field)
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
-from toolcrib.catalog import quote
 from toolcrib.checks import checked
 from toolcrib.containment import (
     WorkerThreads,
@@ -34,6 +33,7 @@ from toolcrib.providers.base import CallbackList, Provider
 from toolcrib.providers.builder import ToolBuilder, bind_handler, checked_tool
 from toolcrib.providers.callable_info import CallableInfo, inspect_callable, parse_docstring
 from toolcrib.providers.definitions import invalid_words, validated
+from toolcrib.sanitize import quote
 from toolcrib.types import BackendKind, Context, Key, Object, Tool, ToolResult, Unsubscribe, Visibility, VisibilityName
 
 logger = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from toolcrib.errors import InvalidRequest
 from toolcrib.results.preview import Document, parse_document, preview
+from toolcrib.sanitize import echo
 from toolcrib.schema.shape import shape_of
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import JSON, Object
 
-_MAX_ECHO: Final = 60
 _MAX_NODES: Final = 200_000
 """Values that a path may select."""
 _FOOTER_TOKENS: Final = 60
@@ -54,8 +54,9 @@ def parse_read(arguments: Object) -> tuple[str, ReadRequest]:
     """
     unknown = [key for key in arguments if key not in READ_FIELDS]
     if unknown:
-        named = unknown[0][:_MAX_ECHO]
-        raise InvalidRequest(f"read_result has no parameter {named!r}.", hint=f"Valid: {', '.join(READ_FIELDS)}.")
+        raise InvalidRequest(
+            f"read_result has no parameter {echo(unknown[0])}.", hint=f"Valid: {', '.join(READ_FIELDS)}."
+        )
     handle = arguments.get("handle")
     if not isinstance(handle, str) or not handle.strip():
         raise InvalidRequest("read_result needs the handle of a result.", hint=_EXAMPLE)
@@ -93,7 +94,7 @@ def _range(given: Any) -> tuple[int, int] | None:
     found = _RANGE.fullmatch(text)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise InvalidRequest(
-            f"range must be the first and the last item or line, not {text[:_MAX_ECHO]!r}.", hint='Such as "11-20".'
+            f"range must be the first and the last item or line, not {echo(text)}.", hint='Such as "11-20".'
         )
     return int(found[1]), int(found[2])
 
@@ -140,14 +141,14 @@ def select(document: Document, path: str) -> tuple[JSON, str]:
     except jsonpath.JSONPathError as error:
         reason = str(error).splitlines()[0]
         raise InvalidRequest(
-            f"{path[:_MAX_ECHO]!r} is not a JSONPath query of RFC 9535: {reason}.",
+            f"{echo(path)} is not a JSONPath query of RFC 9535: {reason}.",
             hint="Such as $.items[?@.price < 10].name.",
         ) from error
     except RecursionError as error:
         raise InvalidRequest("The path or the result is nested too deep.", hint="Read it by page.") from error
     if not nodes:
         raise InvalidRequest(
-            f"Nothing in the result matches {path[:_MAX_ECHO]!r}.", hint=f"Its shape: {shape_of(document.value, 300)}"
+            f"Nothing in the result matches {echo(path)}.", hint=f"Its shape: {shape_of(document.value, 300)}"
         )
     if query.singular_query():
         return nodes[0].value, nodes[0].path
@@ -159,7 +160,7 @@ def _compiled(pattern: str) -> "re.Pattern[str]":
         return re.compile(pattern, re.IGNORECASE if pattern == pattern.lower() else 0)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidRequest(
-            f"{pattern[:_MAX_ECHO]!r} is not a regular expression: {error}.", hint="Escape its special characters."
+            f"{echo(pattern)} is not a regular expression: {error}.", hint="Escape its special characters."
         ) from error
 
 

@@ -21,6 +21,7 @@ from toolcrib.errors import ExecutionFailed, InvalidRequest, NotFound
 from toolcrib.gateway.options import ResultOptions
 from toolcrib.middleware.fingerprint import canonical_json, digest
 from toolcrib.results.reading import ReadRequest, do_job, pack, read_job, unpack
+from toolcrib.sanitize import echo
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.types import JSON, Caller, Object
 
@@ -163,7 +164,7 @@ class ResultStore:
         stored = await self._results.get(_key(caller, handle))
         if stored is None:
             raise NotFound(
-                f"There is no result {handle[:40]!r}, or it is no longer kept.", hint="Call the tool again to get it."
+                f"There is no result {echo(handle)}, or it is no longer kept.", hint="Call the tool again to get it."
             )
         return stored
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from toolcrib.errors import InvalidArguments, InvalidRequest
 from toolcrib.names import nearest
+from toolcrib.sanitize import echo, listing
 from toolcrib.schema.signature import properties, required, resolve, signature_line
 from toolcrib.types import Object
 
 _ENVELOPES: Final = ("arguments", "parameters")
 """Names of the nested form."""
 _NAME_KEYS: Final = ("tool_name", "name", "tool")
-_MAX_NAMED: Final = 5
 _MAX_SHOWN: Final = 40
 _MAX_TEXT: Final = 10_000_000
 """Characters of arguments that came as one text."""
@@ -91,7 +91,7 @@ def merge_arguments(
         return dict(loose)
     stray = [key for key in loose if (known and key not in known) or key in nested]
     if stray:
-        names = ", ".join(repr(key[:_MAX_SHOWN]) for key in sorted(map(str, stray))[:_MAX_NAMED])
+        names = listing(map(echo, sorted(map(str, stray))), 5)
         raise InvalidArguments(
             f"{tool}: {names} cannot be given beside the arguments.",
             hint=f'Put every parameter into "arguments": {{...}}. Valid: {", ".join(list(known)[:20]) or "any"}.',
@@ -107,7 +107,7 @@ def _check_names(loose: Object, known: Object, schema: Object, tool: str) -> Non
     close = nearest(strange, known)
     guess = f" Did you mean {' or '.join(close)}?" if close else ""
     raise InvalidArguments(
-        f"{tool}: {strange[:_MAX_SHOWN]!r} is not a parameter.{guess}",
+        f"{tool}: {echo(strange)} is not a parameter.{guess}",
         hint=f"Valid: {signature_line(tool, schema)}",
         suggestions=close,
     )

@@ -24,6 +24,7 @@ from toolcrib.sandbox.calls import Pauses, Schemas, Tools
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
+from toolcrib.sanitize import echo
 from toolcrib.types import Object
 
 _MAX_NAME_CHARS: Final = 40
@@ -142,7 +143,7 @@ class EnginePool:
             package = LANGUAGES[name].package
             raise missing_extra(package, f"toolcrib[{name}]", needed_by=f"A script in {LANGUAGES[name].title}")
         raise InvalidRequest(
-            f"There is no script language {name[:_MAX_NAME_CHARS]!r}.",
+            f"There is no script language {echo(name)}.",
             hint=f"Use one of: {', '.join(self.languages)}.",
             suggestions=nearest(name, self.languages),
         )

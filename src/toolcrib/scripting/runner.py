@@ -24,6 +24,7 @@ from toolcrib.sandbox.calls import Pauses
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptResult, unknown_name
+from toolcrib.sanitize import MAX_LISTED, listing
 from toolcrib.scripting.engines import (
     EngineFactory,
     EnginePool,
@@ -60,7 +61,6 @@ _MAX_TRACED_CALLS: Final = 200
 _MAX_ERROR_CHARS: Final = 200
 _MAX_VALUE_CHARS: Final = Limits().response_bytes // 2
 """Characters of a stored result that a script gets at once."""
-_MAX_NAMED: Final = 10
 """Servers that a hint names."""
 
 
@@ -384,16 +384,11 @@ def _hint_for_unknown_name(error: ScriptFailed, run: ScriptRun) -> str:
         return ""
     owners = [identifier(server) for server, tools in run.listed.items() if name in tools]
     if owners:
-        written = " or ".join(f"{owner}.{name}" for owner in owners[:_MAX_NAMED])
-        return f"{name} is a tool of {_listing(owners)}: write {written}."
+        written = " or ".join(f"{owner}.{name}" for owner in owners[:MAX_LISTED])
+        return f"{name} is a tool of {listing(owners)}: write {written}."
     if not run.listed:
         return f"{name} is neither a server nor a variable, and no server has tools here."
-    return f"{name} is neither a server nor a variable. The servers: {_listing(sorted(map(identifier, run.listed)))}."
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{name} is neither a server nor a variable. The servers: {listing(sorted(map(identifier, run.listed)))}."
 
 
 def _checked(found: CheckResult, run: ScriptRun) -> ToolResult:

@@ -29,6 +29,7 @@ from toolcrib.errors import (
 from toolcrib.names import check_key, nearest
 from toolcrib.providers.base import CallbackList, Provider
 from toolcrib.providers.content import unwrap
+from toolcrib.sanitize import echo
 from toolcrib.schema import Schema
 from toolcrib.scripting.files import FolderState, ScriptTest, StoredScript, folder_state, read_script, script_files
 from toolcrib.scripting.runner import ScriptRunner
@@ -369,5 +370,5 @@ class StoredScripts(Provider):
     def _find(self, name: str) -> StoredScript:
         stored = self._stored()
         if name not in stored:
-            raise ToolNotFound(f"No stored script is called {name[:80]!r}.", suggestions=nearest(name, stored))
+            raise ToolNotFound(f"No stored script is called {echo(name)}.", suggestions=nearest(name, stored))
         return stored[name].script

@@ -13,6 +13,7 @@ import anyio.abc
 import anyio.to_thread
 
 from toolcrib.errors import ToolcribError, missing_extra
+from toolcrib.sanitize import listing
 from toolcrib.settings.document import snake
 from toolcrib.settings.options import Settings
 from toolcrib.upstream.options import ServerOptions
@@ -45,7 +46,6 @@ _APPLIED: Final = frozenset(
     }
 )
 """What of the section `toolcrib` applies without a restart: rights, tokens, and what servers take as their defaults."""
-_LISTED: Final = 8
 """Names in a summary, of each kind."""
 
 FileStamp = tuple[int, int, int] | None
@@ -92,11 +92,11 @@ class SettingsChange:
         'nothing changed'
         """
         servers = {"added": self.added, "removed": self.removed, "restarted": self.changed, "tried again": self.retried}
-        parts = [f"{verb} {_listed(names)}" for verb, names in servers.items() if names]
+        parts = [f"{verb} {listing(names)}" for verb, names in servers.items() if names]
         parts += ["the policy changed"] if self.policy else []
         parts += ["the keywords changed"] if self.keywords else []
         parts += ["the tokens changed"] if self.tokens else []
-        parts += [f"after a restart: {_listed(self.needs_restart)}"] if self.needs_restart else []
+        parts += [f"after a restart: {listing(self.needs_restart)}"] if self.needs_restart else []
         return "; ".join(parts) or "nothing changed"
 
 
@@ -148,13 +148,6 @@ def _different(before: Mapping[str, Any], after: Mapping[str, Any], path: tuple[
             yield from _different(tables[0], tables[1], here)
         else:
             yield ".".join(here)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = list(names[:_LISTED])
-    if len(names) > _LISTED:
-        shown.append(f"{len(names) - _LISTED} more")
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 class SettingsWatcher:

@@ -12,6 +12,7 @@ from toolcrib.gateway.server_states import describe_state, has_problem, namespac
 from toolcrib.names import nearest_names
 from toolcrib.providers.content import script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
+from toolcrib.sanitize import echo, listing
 from toolcrib.schema import example
 from toolcrib.schema.compact import compact
 from toolcrib.schema.shape import shape_of
@@ -22,10 +23,6 @@ from toolcrib.surfaces.reply import shorten, text_result
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
-_MAX_NAMED: Final = 20
-"""Names that an error lists."""
-_MAX_ECHO: Final = 80
-"""Characters of an unknown name that an error repeats."""
 _SERVER_CHARS: Final = 300
 _INSTRUCTIONS_CHARS: Final = 1_000
 _LINE_CHARS: Final = 100
@@ -272,8 +269,8 @@ def _no_server(wanted: str, pages: Sequence[ServerPage]) -> BackendNotFound:
     names = [_default_identifier(page.identifiers) for page in pages]
     close = nearest_names(wanted, names)
     return BackendNotFound(
-        f"There is no server {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
-        hint=f"Available servers: {_name_list(names)}.",
+        f"There is no server {echo(wanted)}.{_did_you_mean(close)}",
+        hint=f"Available servers: {listing(sorted(names), 20) or 'none'}.",
         suggestions=close,
     )
 
@@ -281,19 +278,14 @@ def _no_server(wanted: str, pages: Sequence[ServerPage]) -> BackendNotFound:
 def _no_tool(wanted: str, page: ServerPage, names: Sequence[str]) -> ToolNotFound:
     close = nearest_names(wanted, names)
     return ToolNotFound(
-        f"{page.name} has no tool {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
-        hint=f"Available tools: {_name_list(names)}.",
+        f"{page.name} has no tool {echo(wanted)}.{_did_you_mean(close)}",
+        hint=f"Available tools: {listing(sorted(names), 20) or 'none'}.",
         suggestions=close,
     )
 
 
 def _did_you_mean(close: Sequence[str]) -> str:
     return f" Did you mean {' or '.join(close)}?" if close else ""
-
-
-def _name_list(names: Sequence[str]) -> str:
-    shown = ", ".join(sorted(names)[:_MAX_NAMED]) or "none"
-    return shown if len(names) <= _MAX_NAMED else f"{shown}, and {len(names) - _MAX_NAMED} more"
 
 
 def _response_result(label: str, value: JSON) -> ToolResult:

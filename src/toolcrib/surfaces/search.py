@@ -17,6 +17,7 @@ from toolcrib.gateway.nested_calls import nested_context, report_call_ended
 from toolcrib.gateway.view import ResolvedTool, View
 from toolcrib.names import nearest, nearest_names
 from toolcrib.providers.content import json_text, script_value
+from toolcrib.sanitize import echo
 from toolcrib.surfaces.digest import full_names
 from toolcrib.surfaces.facade import (
     READ_ONLY_HINTS,
@@ -47,7 +48,6 @@ MAX_CALLS: Final = 50
 MAX_CONCURRENT: Final = 8
 """Calls of one request that run at the same time."""
 
-_MAX_ECHO: Final = 40
 """Characters of an invalid value that an error repeats."""
 _DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
 _LIMIT_NAMES: Final = frozenset({"limit", "top_k", "k"})
@@ -242,7 +242,7 @@ def _check_names(what: str, wanted: Collection[str], known: Collection[str], arg
     for name in sorted(wanted):
         if name not in known:
             raise InvalidRequest(
-                f"There is no {what} {name[:_MAX_ECHO]!r}.",
+                f"There is no {what} {echo(name)}.",
                 hint=f"Leave {argument} out to search all.",
                 suggestions=nearest_names(name, known),
             )
@@ -327,7 +327,7 @@ def _known_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     if unknown and not any(map(arguments.get, _ASKING)):
         named = unknown[0]
         raise InvalidRequest(
-            f"{SEARCH} has no parameter {named[:_MAX_ECHO]!r}.",
+            f"{SEARCH} has no parameter {echo(named)}.",
             hint=f"Valid: {', '.join(known)}.",
             suggestions=nearest(named, known),
         )
@@ -392,14 +392,14 @@ def _parse_flag(arguments: Mapping[str, Any], name: str) -> bool | None:
         return value
     flag = _FLAGS.get(value.strip().lower()) if isinstance(value, str) else None
     if flag is None:
-        raise InvalidRequest(f"{name} must be true or false, not {str(value)[:_MAX_ECHO]!r}.")
+        raise InvalidRequest(f"{name} must be true or false, not {echo(value)}.")
     return flag
 
 
 def _string_set(given: Any, problem: str) -> frozenset[str]:
     wanted = [given] if isinstance(given, str) else [] if given is None else given
     if not isinstance(wanted, list) or not all(isinstance(text, str) for text in wanted):
-        raise InvalidRequest(f"{problem}, not {str(given)[:_MAX_ECHO]!r}.")
+        raise InvalidRequest(f"{problem}, not {echo(given)}.")
     return frozenset(text for text in wanted if text)
 
 
