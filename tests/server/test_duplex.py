@@ -138,6 +138,38 @@ async def test_a_cancelled_request_ends_without_a_response_and_others_go_on() ->
         assert not peer.has_more()
 
 
+async def test_a_cancellation_finds_its_request_even_if_it_writes_the_id_as_a_text() -> None:
+    begun = anyio.Event()
+
+    async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        begun.set()
+        await anyio.sleep_forever()
+        raise AssertionError("it was not cancelled")
+
+    async with connected(wait) as peer:
+        await peer.open()
+        await peer.send(request(7, "tools/call", **CALL))
+        await begun.wait()
+        await peer.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "7"}})
+        await peer.connection.drain(5)
+        await peer.connection.refuse_rest(5)
+        assert not peer.has_more()
+
+
+async def test_a_request_that_outlasts_the_server_is_answered_under_its_own_id() -> None:
+    async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        await anyio.sleep_forever()
+        raise AssertionError("it was not cancelled")
+
+    async with connected(wait) as peer:
+        await peer.open()
+        await peer.send({**request(0, "tools/call", **CALL), "id": "7"})
+        await peer.connection.drain(0)
+        await peer.connection.refuse_rest(5)
+        answer = await peer.receive()
+        assert (answer["id"], "shutting down" in answer["error"]["message"]) == ("7", True)
+
+
 async def test_a_message_that_is_being_written_is_written_whole_even_if_its_request_is_cancelled_now() -> None:
     written, may_go_on, parts = anyio.Event(), anyio.Event(), list[bytes]()
 
@@ -161,6 +193,7 @@ async def test_a_message_that_is_being_written_is_written_whole_even_if_its_requ
                 await written.wait()
                 cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
                 await connection.receive(json.dumps(cancelled).encode())
+                await anyio.wait_all_tasks_blocked()  # the cancellation has arrived
                 may_go_on.set()
                 await connection.drain(5)
     assert json.loads(b"".join(parts))["method"] == "notifications/progress"

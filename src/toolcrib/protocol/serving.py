@@ -114,7 +114,7 @@ class ServerSession:
             event = self._modern(request) if self.is_modern else self._with_handshake(request)
         except RpcError as error:
             return ErrorResponse(request.id, error)
-        self.under_way[_correlated(request.id)] += 1
+        self.under_way[correlated(request.id)] += 1
         return event
 
     def _modern(self, request: Request) -> RequestReceived:
@@ -138,8 +138,8 @@ class ServerSession:
     def _receive_notification(self, notification: Notification) -> Event | None:
         if notification.method == _CANCELLED:
             request_id = (notification.params or {}).get("requestId")
-            if isinstance(request_id, int | str) and _correlated(request_id) in self.under_way:
-                return RequestCancelled(_correlated(request_id))
+            if isinstance(request_id, int | str) and correlated(request_id) in self.under_way:
+                return RequestCancelled(correlated(request_id))
             return None
         if self.is_modern:
             return NotificationReceived(notification, LATEST_MODERN)
@@ -150,7 +150,7 @@ class ServerSession:
         return NotificationReceived(notification, self.version)
 
     def _receive_answer(self, answer: Response | ErrorResponse) -> QuestionAnswered | None:
-        question = None if answer.id is None else _correlated(answer.id)
+        question = None if answer.id is None else correlated(answer.id)
         if question is None or question not in self.questions:
             return None
         self.questions.discard(question)
@@ -168,7 +168,10 @@ class ServerSession:
 
     def answered(self, request_id: RequestId) -> None:
         """Note that a request is under way no longer."""
-        self.under_way -= Counter({_correlated(request_id): 1})
+        key = correlated(request_id)
+        self.under_way[key] -= 1
+        if self.under_way[key] <= 0:
+            del self.under_way[key]
 
     # -- messages to the client ------------------------------------------------------------------------------------
 
@@ -215,10 +218,10 @@ class ServerSession:
         )
 
 
-def _correlated(request_id: RequestId) -> RequestId:
+def correlated(request_id: RequestId) -> RequestId:
     """The id by which messages about a request find it: some clients write a number as a text in one of the two.
 
-    >>> _correlated("7"), _correlated("a7")
+    >>> correlated("7"), correlated("a7")
     (7, 'a7')
     """
     is_number = isinstance(request_id, str) and request_id.isdecimal() and len(request_id) <= _MAX_DIGITS

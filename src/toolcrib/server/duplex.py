@@ -29,6 +29,7 @@ from toolcrib.protocol.serving import (
     RequestCancelled,
     RequestReceived,
     ServerSession,
+    correlated,
 )
 from toolcrib.protocol.versions import is_modern
 from toolcrib.server.engine import Engine
@@ -54,8 +55,8 @@ class DuplexConnection:
         self._write = send
         self._caller = caller
         self._group: anyio.abc.TaskGroup | None = None
-        self._running: dict[RequestId, anyio.CancelScope] = {}
-        """The requests that are being answered, by id."""
+        self._running: dict[RequestId, tuple[RequestId, anyio.CancelScope]] = {}
+        """The ids of the requests that are being answered, as the client wrote them and with what cancels each."""
         self._refused = False
         self._ready = anyio.Event()
         """Set once the client may be sent notifications."""
@@ -103,8 +104,8 @@ class DuplexConnection:
             case RequestReceived() as received:
                 self._group.start_soon(self._answer, received, http)
             case RequestCancelled(request_id):
-                if (scope := self._running.get(request_id)) is not None:
-                    scope.cancel()
+                if request_id in self._running:
+                    self._running[request_id][1].cancel()
             case QuestionAnswered() as answered:
                 self.questions.answered(answered)
             case NotificationReceived() as notified:
@@ -117,16 +118,17 @@ class DuplexConnection:
     async def _answer(self, received: RequestReceived, http: HttpHead | None) -> None:
         request = received.request
         exchange = self._exchange(request, received.version, received.capabilities, http)
+        key = correlated(request.id)
         with anyio.CancelScope() as scope:
-            self._running[request.id] = scope
+            self._running[key] = running = request.id, scope
             answer = await self._engine.answer(exchange)
             if request.method == "initialize" and answer.error is None:
                 await self._listen(exchange)
         self.session.answered(request.id)
         if not scope.cancelled_caught and not self._refused:
             await self.send(answer.body)
-        if self._running.get(request.id) is scope:
-            del self._running[request.id]
+        if self._running.get(key) is running:
+            del self._running[key]
         if not self._running:
             self._idle.set()
 
@@ -193,7 +195,7 @@ class DuplexConnection:
         """
         self._refused = True
         self._stop_writing(anyio.current_time() + within_s)
-        for request_id in tuple(self._running):
+        for request_id, _ in tuple(self._running.values()):
             await self.refuse(RpcError(CONNECTION_CLOSED, SHUTTING_DOWN), request_id)
 
     def _stop_writing(self, deadline: float) -> None:
