@@ -99,10 +99,13 @@ class DuplexConnection:
         """The same for a message that was read already."""
         assert self._group is not None  # noqa: S101 - the caller is inside `serving`
         match self.session.receive(message):
-            case RequestReceived() as received if received.request.method == "initialize":
-                await self._answer(received, http)  # at once, so that the next message finds the session open
             case RequestReceived() as received:
-                self._group.start_soon(self._answer, received, http)
+                scope = anyio.CancelScope()
+                self._running[correlated(received.request.id)] = received.request.id, scope
+                if received.request.method == "initialize":
+                    await self._answer(received, http, scope)  # at once: the next message finds the session open
+                else:
+                    self._group.start_soon(self._answer, received, http, scope)
             case RequestCancelled(request_id):
                 if request_id in self._running:
                     self._running[request_id][1].cancel()
@@ -115,19 +118,18 @@ class DuplexConnection:
             case None:
                 pass
 
-    async def _answer(self, received: RequestReceived, http: HttpHead | None) -> None:
+    async def _answer(self, received: RequestReceived, http: HttpHead | None, scope: anyio.CancelScope) -> None:
         request = received.request
         exchange = self._exchange(request, received.version, received.capabilities, http)
-        key = correlated(request.id)
-        with anyio.CancelScope() as scope:
-            self._running[key] = running = request.id, scope
+        with scope:
             answer = await self._engine.answer(exchange)
             if request.method == "initialize" and answer.error is None:
                 await self._listen(exchange)
         self.session.answered(request.id)
         if not scope.cancelled_caught and not self._refused:
             await self.send(answer.body)
-        if self._running.get(key) is running:
+        key = correlated(request.id)
+        if key in self._running and self._running[key][1] is scope:
             del self._running[key]
         if not self._running:
             self._idle.set()
