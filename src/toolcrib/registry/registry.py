@@ -54,7 +54,7 @@ from toolcrib.types import (
     Visibility,
 )
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.transports.pipes import parent_stdio
+from toolcrib.upstream.transports.pipes import ParentStdio
 
 _HINTS: Final = {
     "config": "Such as Config(settings=Settings(...)).",
@@ -409,7 +409,7 @@ def server_options(backend: BackendConfig) -> ServerOptions:
         return ServerOptions(transport="sse", url=url, headers=backend.headers, **more)
     if backend.url == "stdio://":
         # A closed stdin never comes back.
-        return ServerOptions(target=parent_stdio, **{**more, "retries": 0})
+        return ServerOptions(target=ParentStdio, **{**more, "retries": 0})
     what = f"{scheme}:// is not a backend scheme" if mark else "the URL has no scheme"
     raise InvalidRequest(f"Backend {backend.name}: {what}.", hint=f"Use {_SCHEMES}, or pass a transport.")
 

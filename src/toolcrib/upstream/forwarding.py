@@ -6,25 +6,23 @@ caller share it, to the only running request; and over one that all share, it is
 has used the connection.
 """
 
+import asyncio
 import logging
-import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeVar
 
 import anyio
-from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from pydantic_core import to_json
 
+from toolcrib.protocol.failures import INTERNAL_ERROR, INVALID_REQUEST, ExchangeError, RpcError
 from toolcrib.providers.base import LogAudience
 from toolcrib.sanitize import MAX_ERROR, MAX_NAME, one_line, paragraphs
 from toolcrib.types import Client, Context, Object, SessionClient, TaskRequest, Unsubscribe
+from toolcrib.upstream.deadlines import CallDeadline, paused
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports.base import TASK_STATUS
 from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, readable_question
 
 logger = logging.getLogger(__name__)
@@ -59,6 +57,7 @@ _MAX_TASKS: Final = 1024
 _MAX_EARLY: Final = 16
 _MAX_TASK_S: Final = 3600.0
 """How long a connection without requests is kept for its tasks."""
+TASK_STATUS: Final = "notifications/tasks/status"
 _FLUSH_S: Final = 1.0
 """How long a response waits for the notifications that came before it."""
 _REFUSALS: Final = {
@@ -70,47 +69,6 @@ Users = Literal["session", "caller", "all"]
 """Who uses a connection: a single session, or a single request at a time; clients of one caller; or everybody."""
 AskFn = Callable[[str, Object], Awaitable[Object]]
 """Puts a server's request, by method and params, to a client, and returns the client's result."""
-
-
-class CallDeadline:
-    """When a request ends that is not answered: some time after it last reported progress, and later for good.
-
-    The time in which a person answers a question counts for neither.
-    """
-
-    def __init__(self, scope: anyio.CancelScope, idle_s: float, most_s: float) -> None:
-        """Manages the scope, whose deadline is `idle_s` after the beginning of the request."""
-        self._scope = scope
-        self._idle_s = idle_s
-        self._last = scope.deadline - idle_s + max(idle_s, most_s)
-        self.is_extended = False
-        """Whether the request has reported progress."""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether no progress gives the request more time."""
-        return self._scope.deadline >= self._last
-
-    def extend(self) -> None:
-        """Begin the time without progress again."""
-        if self._scope.deadline != math.inf:
-            self.is_extended = True
-            self._scope.deadline = min(anyio.current_time() + self._idle_s, self._last)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop inside the block, and continue with the time that was left."""
-        if self._scope.deadline == math.inf:
-            yield
-            return
-        begun, deadline = anyio.current_time(), self._scope.deadline
-        self._scope.deadline = math.inf
-        try:
-            yield
-        finally:
-            passed = anyio.current_time() - begun
-            self._last += passed
-            self._scope.deadline = deadline + passed
 
 
 class LogForwarder:
@@ -225,7 +183,7 @@ class UpstreamExchange:
         self._logs = logs
         self._may_ask = may_ask
         self._limit = limit
-        self._task = task
+        self._task_id = task
         self.ask: AskFn | None = None
         """Asks the client in place of its own methods."""
         self._waiting: deque[Callable[[], Awaitable[None]]] = deque(maxlen=_MAX_QUEUED)
@@ -234,6 +192,32 @@ class UpstreamExchange:
         self._open = True
         self._questions = 0
         """Questions that the client has not answered yet."""
+        self.answers: list[anyio.CancelScope] = []
+        """The tasks that answer questions which came with the response."""
+        self._task: asyncio.Task[object] | None = None
+        """The one that waits for the response, once the server has asked something in it."""
+        self._failure: ExchangeError | None = None
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the client wants to know how far the request is."""
+        return not isinstance(self._client, SessionClient) or self._client.wants_progress
+
+    def is_asked(self) -> None:
+        """Note that the server asks something in the response that the current task waits for."""
+        self._task = asyncio.current_task()
+
+    def interrupt(self, failure: ExchangeError) -> None:
+        """End the request, whose server waits in vain for an answer."""
+        if self._task is not None and self._open:
+            self._failure = failure
+            self._task.cancel()
+
+    def raise_failure(self) -> None:
+        """Raise what `interrupt` was called with, in the task that it cancelled."""
+        if self._failure is not None and self._task is not None:
+            self._task.uncancel()
+            raise self._failure
 
     def replace_client(self, client: Client) -> None:
         """Continue with the client of a repeated request."""
@@ -270,25 +254,25 @@ class UpstreamExchange:
             self._sent = None
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Put a request of the server to the client. Raises `MCPError` if the client cannot be asked, or fails."""
+        """Put a request of the server to the client. Raises `RpcError` if the client cannot be asked, or fails."""
         asked = {key: value for key, value in params.items() if key != "_meta"}
         if method == "elicitation/create":
             asked = readable_question(asked, self._logs.redact.named)
-        if self._task:
-            asked["_meta"] = {RELATED_TASK_META: {"taskId": self._task}}
+        if self._task_id:
+            asked["_meta"] = {RELATED_TASK_META: {"taskId": self._task_id}}
         if not self._may_ask or not self._can_ask(method):
             return refuse(method)
         if self._questions >= _MAX_QUESTIONS:
-            raise MCPError(INVALID_REQUEST, f"{_MAX_QUESTIONS} questions wait for an answer; ask again after one.")
+            raise RpcError(INVALID_REQUEST, f"{_MAX_QUESTIONS} questions wait for an answer; ask again after one.")
         self._questions += 1
         try:
             with paused(self._limit):
                 return dict(await (self.ask or self._ask_client)(method, asked))
-        except MCPError:
+        except RpcError:
             raise
         except Exception as error:
             logger.info("a client failed to answer a server's request", exc_info=error)
-            raise MCPError(INTERNAL_ERROR, "The client failed to answer.") from error
+            raise RpcError(INTERNAL_ERROR, "The client failed to answer.") from error
         finally:
             self._questions -= 1
 
@@ -307,22 +291,19 @@ class UpstreamExchange:
 
     async def close(self) -> None:
         """Wait briefly until everything was sent; what arrives after that is dropped."""
+        for scope in self.answers:
+            scope.cancel()
         if self._sent is not None:
             with anyio.move_on_after(_FLUSH_S):
                 await self._sent.wait()
         self._open = False
 
 
-def paused(limit: CallDeadline | None) -> AbstractContextManager[None]:
-    """Stop a deadline inside the block, if there is one."""
-    return nullcontext() if limit is None else limit.paused()
-
-
 def refuse(method: str) -> dict[str, Any]:
-    """Return the answer to a question that reaches no one. Raises `MCPError` where the protocol has no such answer."""
+    """Return the answer to a question that reaches no one. Raises `RpcError` where the protocol has no such answer."""
     if method == "elicitation/create":
         return {"action": "cancel"}
-    raise MCPError(INVALID_REQUEST, _REFUSALS.get(method, "This client cannot be asked."))
+    raise RpcError(INVALID_REQUEST, _REFUSALS.get(method, "This client cannot be asked."))
 
 
 class ServerMessages:
@@ -335,7 +316,7 @@ class ServerMessages:
         self.roots_client: SessionClient | None = None
         """Asked for roots while no request is running: the client of the session, if it may be asked then."""
         self._users: dict[tuple[str | None, str | None, str], LogAudience] = {}
-        self._running: dict[object, UpstreamExchange] = {}
+        self._running: dict[UpstreamExchange, None] = {}
         self._tasks: OrderedDict[str, Callable[[Object], None]] = OrderedDict()
         """By the server's id of a task: called with its status."""
         self._early: OrderedDict[str, Object] = OrderedDict()
@@ -362,25 +343,23 @@ class ServerMessages:
         """
         return next(iter(self._users.values())) if len(self._users) == 1 else None
 
-    @contextmanager
-    def track(self, request: UpstreamExchange) -> Iterator[None]:
+    def track(self, request: UpstreamExchange) -> None:
         """Mark a request as running."""
-        place = object()
-        self._running[place] = request
-        try:
-            yield
-        finally:
-            del self._running[place]
+        self._running[request] = None
+
+    def untrack(self, request: UpstreamExchange) -> None:
+        """Mark a request as ended."""
+        del self._running[request]
 
     def _addressee(self) -> UpstreamExchange | None:
         """The running request that a message belongs to which names none; None if that is not certain."""
         if self.users == "caller" and len(self._running) > 1:
             return None
-        return next(reversed(self._running.values()), None)
+        return next(reversed(self._running), None)
 
     def _logged_for(self) -> UpstreamExchange | None:
         """The only running request that asked for log messages: a newer server sends none for any other."""
-        candidates = [request for request in self._running.values() if request.wants_logs]
+        candidates = [request for request in self._running if request.wants_logs]
         return candidates[0] if len(candidates) == 1 else None
 
     def follow_task(self, task: Object, request: TaskRequest) -> None:
@@ -425,10 +404,10 @@ class ServerMessages:
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request of the server through the request that it belongs to, if that is certain.
 
-        Raises `MCPError`.
+        Raises `RpcError`.
         """
         if not self.may_ask:
-            raise MCPError(INVALID_REQUEST, f"{method} is not supported.")
+            raise RpcError(INVALID_REQUEST, f"{method} is not supported.")
         recipient = self.recipient
         if self.users == "all" and (recipient is None or recipient[1] is None):
             return refuse(method)

@@ -77,7 +77,7 @@ class OpenCall:
             self._change()
 
     async def ask(self, method: str, params: Object) -> Object:
-        """Return the client's answer to a question. Raises `MCPError` if the call ends first."""
+        """Return the client's answer to a question. Raises `RpcError` if the call ends first."""
         self._asked += 1
         key = f"q{self._asked}"
         question = self._questions[key] = _Question({"method": method, "params": dict(params)}, anyio.Event())

@@ -6,7 +6,6 @@ asked while its call waits. Any other client gets an error with the address.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
@@ -42,7 +41,7 @@ from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.catalog.listing import RemoteTool
 from toolcrib.upstream.catalog.pins import TRUST_META
 from toolcrib.upstream.connection import CallerRequest, Connection
-from toolcrib.upstream.forwarding import CallDeadline, paused
+from toolcrib.upstream.deadlines import CallDeadline, Deadline, paused
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.remote_server import Listeners, Logins, RemoteServer
@@ -184,15 +183,10 @@ class UpstreamServer(RemoteServer):
             holding = earlier.holding(ctx)
             if holding is not None:
                 return self._read(_read_call, await holding.resume(ctx))
-        tool = self._supervisor.tool_list.by_name.get(name)
-        is_plain = tool is not None and not (tool.is_task or tool.header_map)
-        lease = self._plain_connection(ctx) if is_plain else None
-        if lease is None:
-            tool = (await self._listed_tools(ctx)).get(name)
+        tool = (await self._listed_tools(ctx)).get(name)
         if tool is None:
             return None
-        raw = None if lease is None else await self._call_plain(lease, ctx, tool, arguments, name)
-        result = await self._run(ctx, tool, arguments, name) if raw is None else self._read(_read_call, raw)
+        result = await self._run(ctx, tool, arguments, name)
         note = self._supervisor.pins.note(tool.own_name)
         return replace(result, meta={**result.meta, TRUST_META: note}) if note else result
 
@@ -212,49 +206,17 @@ class UpstreamServer(RemoteServer):
             raise await self._not_connected(ctx)
         return known
 
-    def _plain_connection(self, ctx: Context) -> SessionLease | None:
-        """A connection for a call of which nothing but the result concerns its client, if one is open; else None."""
-        connection = self._supervisor.connection
-        if connection is None or self._logins is not None or ctx.task is not None or self.status.stale:
-            return None
-        sessions = self._supervisor.sessions
-        if sessions.wants_own(ctx):
-            return sessions.lease_open(ctx)
-        if not connection.takes_plain_calls(ctx):
-            return None
-        if not connection.protocol.modern and (is_open_call(ctx) or self._stays_open(ctx)):  # it needs answers
-            return None
-        connection.messages.record_caller(ctx)
-        return SessionLease(connection, _keep)
-
-    async def _call_plain(
-        self, lease: SessionLease, ctx: Context, tool: RemoteTool, arguments: Object, name: str
-    ) -> dict[str, Any] | None:
-        """Call the tool, and return its raw result; None if it provably did not run, and is to be sent by `_send`."""
-        sent = dict(arguments) if tool.override is None else tool.override.arguments_for(arguments)
-        self._running += 1
-        try:
-            params = {"name": tool.own_name, "arguments": sent}
-            return await lease.connection.call_plain(ctx, params, self.options.call_timeout_s)
-        except TimeoutError:
-            raise self._timeout(name) from None
-        except ExchangeError as error:
-            if error.kind in (FailureKind.UNSENT, FailureKind.SESSION):
-                return None
-            raise self._caller_error(error) from error
-        finally:
-            lease.release()
-            self._ended()
-
     async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
         """Call the tool within the call timeout; `name` is the tool that a timeout error names."""
-        with anyio.move_on_after(self.options.call_timeout_s) as scope:
-            deadline = self._deadline(scope)
-            return await self._call(ctx, tool, arguments, deadline)
-        raise self._timeout(name, deadline)
+        deadline = self._deadline()
+        try:
+            with deadline:
+                return await self._call(ctx, tool, arguments, deadline)
+        except TimeoutError:
+            raise self._timeout(name, deadline) from None
 
-    def _deadline(self, scope: anyio.CancelScope) -> CallDeadline:
-        return CallDeadline(scope, self.options.call_timeout_s, self.options.call_max_timeout_s)
+    def _deadline(self) -> CallDeadline:
+        return CallDeadline(self.options.call_timeout_s, self.options.call_max_timeout_s)
 
     async def _call(
         self, ctx: Context, tool: RemoteTool, arguments: Object, limit: CallDeadline | None = None
@@ -413,11 +375,14 @@ class UpstreamServer(RemoteServer):
 
         A client waits for `tasks/result` for as long as it likes.
         """
-        waits = method == "tasks/result"
-        with anyio.move_on_after(math.inf if waits else self.options.call_timeout_s):
-            raw = await self._request(CallerRequest(ctx, method, {"taskId": task_id}))
-            return self._read(read_result, raw) if waits else ToolResult(kind="task", structured=raw)
-        raise self._timeout(method)
+        request = CallerRequest(ctx, method, {"taskId": task_id})
+        if method == "tasks/result":
+            return self._read(read_result, await self._request(request))
+        try:
+            with Deadline(self.options.call_timeout_s):
+                return ToolResult(kind="task", structured=await self._request(request))
+        except TimeoutError:
+            raise self._timeout(method) from None
 
     # -- prompts and resources -------------------------------------------------------------------------------------
 
@@ -430,11 +395,13 @@ class UpstreamServer(RemoteServer):
 
         Raises as `call_tool` does.
         """
-        with anyio.move_on_after(self.options.call_timeout_s) as scope:
-            deadline = self._deadline(scope)
-            raw = await self._request(CallerRequest(ctx, method, params, limit=deadline))
-            return self._read(partial(read_document, method), raw)
-        raise self._timeout(method, deadline)
+        deadline = self._deadline()
+        try:
+            with deadline:
+                raw = await self._request(CallerRequest(ctx, method, params, limit=deadline))
+        except TimeoutError:
+            raise self._timeout(method, deadline) from None
+        return self._read(partial(read_document, method), raw)
 
     async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call back with the URI whenever the resource, or one below it, changed.
@@ -442,14 +409,14 @@ class UpstreamServer(RemoteServer):
         Raises as `request_document` does, and `UpstreamError` if the server does not support it.
         """
         self._supervisor.wake()
-        with anyio.move_on_after(self.options.call_timeout_s):
-            try:
-                return await self._supervisor.subscriptions.add(
-                    uri, callback, partial(self._supervisor.record_caller, ctx)
-                )
-            except ExchangeError as error:
-                raise self._caller_error(error) from error
-        raise self._timeout("resources/subscribe")
+        use = partial(self._supervisor.record_caller, ctx)
+        try:
+            with Deadline(self.options.call_timeout_s):
+                return await self._supervisor.subscriptions.add(uri, callback, use)
+        except TimeoutError:
+            raise self._timeout("resources/subscribe") from None
+        except ExchangeError as error:
+            raise self._caller_error(error) from error
 
     def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
         """Call back with each log message and its recipient, if that is certain."""
@@ -545,10 +512,6 @@ class UpstreamServer(RemoteServer):
         if retry_at is None:
             return "It is being tried right now."
         return f"It is tried again in {max(0, round(retry_at - time.time()))} s."
-
-
-def _keep() -> None:
-    """Give nothing back: the connection is everybody's."""
 
 
 def _read_call(raw: dict[str, Any]) -> ToolResult:

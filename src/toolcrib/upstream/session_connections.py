@@ -16,13 +16,13 @@ import anyio.abc
 from pydantic_core import to_json
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind, is_login_needed
+from toolcrib.protocol.negotiation import Handshake
 from toolcrib.types import Caller, Client, Context, Object, SessionClient
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
-from toolcrib.upstream.negotiation import Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports.base import Channel, flatten_errors
+from toolcrib.upstream.transports.base import Transport, flatten_errors
 from toolcrib.wire import CLIENT_CAPABILITIES
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class _SessionConnection:
     key: Hashable
     caller: Caller
     """Who opened it."""
-    channel: Channel
+    transport: Transport
     messages: ServerMessages
     handshake: Handshake
     exclusive: bool
@@ -114,7 +114,7 @@ class _SessionConnection:
 
     @property
     def is_free(self) -> bool:
-        return self.users == 0 and not self.channel.closed.is_set
+        return self.users == 0 and not self.transport.closed.is_set
 
 
 class SessionLease(NamedTuple):
@@ -134,13 +134,13 @@ class SessionConnections:
         fleet: FleetOptions,
         redact: Redactor,
         logs: LogForwarder,
-        open_channel: Callable[[Caller], Channel],
+        open_transport: Callable[[Caller], Transport],
     ) -> None:
         self._options = options
         self._fleet = fleet
         self._redact = redact
         self._logs = logs
-        self._open_channel = open_channel
+        self._open_transport = open_transport
         self._group: anyio.abc.TaskGroup | None = None
         self._entries: dict[Hashable, _SessionConnection] = {}
         self._modern = self.are_independent
@@ -207,20 +207,6 @@ class SessionConnections:
             raise
         return SessionLease(connection, entry.release)
 
-    def lease_open(self, ctx: Context) -> "SessionLease | None":
-        """Do the same for a call of which nothing but the result concerns its client; None if it is not certain.
-
-        The connection has to be open, and the server knows that it may ask the client nothing.
-        """
-        session = connection_key(ctx)
-        entry = None if session is None else self._entries.get(self._key(ctx, session))
-        if entry is None or entry.connection is None or entry.channel.closed.is_set or entry.handshake.capabilities:
-            return None
-        if not entry.connection.takes_plain_calls(ctx) or entry.connection.lacks_log_level(ctx):
-            return None
-        entry.users += 1
-        return SessionLease(entry.connection, entry.release)
-
     async def _connected(self, entry: _SessionConnection) -> Connection:
         if not entry.ready.is_set():
             await entry.ready.wait()
@@ -239,7 +225,7 @@ class SessionConnections:
             return found or self._open(ctx, kind, handshake, exclusive=True)
         key = self._key(ctx, session)
         entry = self._entries.get(key)
-        if entry is None or entry.channel.closed.is_set:
+        if entry is None or entry.transport.closed.is_set:
             entry = self._open(ctx, key, self._handshake(_declared(client), modern=is_modern), exclusive=False)
         return entry
 
@@ -260,7 +246,7 @@ class SessionConnections:
         is_session = exclusive or ctx.session is not None or ctx.session_handle is not None
         users: Users = "session" if is_session else "caller"
         messages = ServerMessages(self._logs, users=users, may_ask=self._options.asks is not False)
-        entry = _SessionConnection(key, ctx.caller, self._open_channel(ctx.caller), messages, handshake, exclusive)
+        entry = _SessionConnection(key, ctx.caller, self._open_transport(ctx.caller), messages, handshake, exclusive)
         self.start_soon(self._serve, entry)
         self._entries[entry if exclusive else key] = entry
         return entry
@@ -292,11 +278,11 @@ class SessionConnections:
         try:
             with limit:
                 async with open_connection(
-                    entry.channel, options, self._fleet, self._redact, entry.messages, entry.handshake
+                    entry.transport, options, self._fleet, self._redact, entry.messages, entry.handshake
                 ) as connection:
                     if entry.handshake.capabilities and not connection.protocol.modern:
                         with anyio.move_on_after(_LISTEN_TIMEOUT_S):
-                            await entry.channel.wait_listening()
+                            await entry.transport.wait_listening()
                     limit.deadline = math.inf
                     entry.connection, entry.used_at = connection, anyio.current_time()
                     entry.ready.set()
@@ -308,19 +294,19 @@ class SessionConnections:
             if entry.connection is None and limit.cancel_called:
                 entry.failure = f"no answer to the handshake within {options.start_timeout_s:g} s"
             self._close(entry, entry.failure or "it was closed")
-            entry.failure = entry.failure or entry.channel.closed.reason
+            entry.failure = entry.failure or entry.transport.closed.reason
             entry.ready.set()
 
     async def _wait_idle(self, entry: _SessionConnection) -> None:
         """Wait until the connection ends, or was not used for long; then no request gets it any more."""
-        while not entry.channel.closed.is_set:
+        while not entry.transport.closed.is_set:
             now = anyio.current_time()
             idle_at = max(entry.used_at + self._fleet.session_idle_s, entry.messages.tasks_until)
             if entry.users == 0 and now >= idle_at:
                 self._close(entry, "it was not used")
                 return
             with anyio.move_on_at(idle_at if idle_at > now else now + _MIN_WAIT_S):
-                await entry.channel.closed.wait()
+                await entry.transport.closed.wait()
 
     def _reason(self, entry: _SessionConnection, error: Exception) -> tuple[str, bool]:
         """Why the connection failed, and whether the server refused it."""
@@ -328,12 +314,12 @@ class SessionConnections:
         known = next((cause for cause in causes if isinstance(cause, ExchangeError)), None)
         if known is None:
             return self._redact(f"{type(causes[0]).__name__}: {causes[0]}"), False
-        closed = entry.channel.closed
+        closed = entry.transport.closed
         reason = closed.reason if known.kind is FailureKind.CLOSED and closed.is_set else known.reason
         return reason, known.kind is FailureKind.ANSWER and known.code is not None
 
     def _close(self, entry: _SessionConnection, reason: str) -> None:
-        entry.channel.closed.set(reason)
+        entry.transport.closed.set(reason)
         place = entry if entry.exclusive else entry.key
         if self._entries.get(place) is entry:
             del self._entries[place]

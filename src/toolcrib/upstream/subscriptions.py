@@ -11,11 +11,10 @@ from itertools import islice
 from typing import Final
 
 import anyio
-from mcp.client.subscriptions import SubscriptionLost
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.types import Unsubscribe
-from toolcrib.upstream.connection import Connection
+from toolcrib.upstream.connection import Connection, Subscription
 from toolcrib.upstream.transports.base import AutoResetEvent
 from toolcrib.wire import is_encodable
 
@@ -150,7 +149,7 @@ class UpstreamSubscriptions:
         for subscribers in self._subscribers.values():
             for subscriber in subscribers.values():
                 subscriber.use()
-        connection.channel.notifications.on_resource_updated = self.resource_updated
+        connection.on_resource_updated = self.resource_updated
 
     async def maintain(self, connection: Connection) -> None:
         """Keep the server subscribed to what is wanted, until the connection ends."""
@@ -218,17 +217,13 @@ class UpstreamSubscriptions:
         with scope:
             while True:
                 try:
-                    async with connection.resource_updates(uris) as subscription:
-                        agreed = {uri.rstrip("/") for uri in subscription.honored.resource_subscriptions or ()}
+                    async with connection.subscribed({"resourceSubscriptions": sorted(uris)}) as subscription:
+                        agreed = _agreed_uris(subscription)
                         self._answer({uri: "" if uri.rstrip("/") in agreed else _NOT_CONFIRMED for uri in uris})
                         started.set()
                         if lost:
                             self._report_all(uris)
-                        # The channel's notifications have dispatched the events already.
-                        async for _ in subscription:
-                            pass
-                except (SubscriptionLost, TimeoutError):
-                    pass
+                        await subscription.wait_ended()
                 except ExchangeError as error:
                     if error.kind is FailureKind.ANSWER:
                         logger.info("%s does not report changes of its resources: %s", self._name, error.reason)
@@ -248,6 +243,11 @@ class UpstreamSubscriptions:
         """Report every resource: what changed without a connection is unknown."""
         for uri in tuple(uris):
             self._report(uri, uri)
+
+
+def _agreed_uris(subscription: Subscription) -> set[str]:
+    found = subscription.agreed.get("resourceSubscriptions")
+    return {uri.rstrip("/") for uri in found if isinstance(uri, str)} if isinstance(found, list) else set()
 
 
 class UpdateCoalescer:

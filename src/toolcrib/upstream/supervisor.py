@@ -14,6 +14,7 @@ from typing import Any, Final
 import anyio
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind, is_login_needed
+from toolcrib.protocol.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.protocol.versions import is_modern
 from toolcrib.types import Caller, Context, Rejected, ServerState, ServerStatus, SessionClient, Tool
 from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog, ToolDefinitions
@@ -21,13 +22,12 @@ from toolcrib.upstream.catalog.listing import DocumentLister, ToolList, ToolList
 from toolcrib.upstream.catalog.pins import PinWatch
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
-from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.remote_server import Listeners, Logins
 from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
-from toolcrib.upstream.transports.base import AutoResetEvent, Channel, flatten_errors
+from toolcrib.upstream.transports.base import AutoResetEvent, Transport, flatten_errors
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class Supervisor:
         self.document_lister = DocumentLister(options, fleet, self._documents_changed, self.pins.hold_documents)
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
-        self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_channel)
+        self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_transport)
         self.found_changes = Listeners()
         """Notified when its list of tools was found to be another one, unless another process has said so."""
         self._expects_changes = False
@@ -155,7 +155,7 @@ class Supervisor:
     def connection(self) -> Connection | None:
         """The connection, while it is open."""
         connection = self._connection
-        return connection if connection is not None and not connection.channel.closed.is_set else None
+        return connection if connection is not None and not connection.transport.closed.is_set else None
 
     async def wait_connected(self) -> Connection | None:
         """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
@@ -196,14 +196,14 @@ class Supervisor:
         connection = self.connection
         if connection is not None and self.status_store.status.state is ServerState.READY:
             self._set_unusable(reason, retry_at=None)
-            connection.channel.refresh_needed.set()
+            connection.transport.refresh_needed.set()
             self.wake()
 
     def list_again(self) -> None:
         """List again soon, because another process has found that the lists changed."""
         if self.connection is not None:
             self._expects_changes = True
-            self.connection.channel.refresh_needed.set()
+            self.connection.transport.refresh_needed.set()
 
     def wake(self) -> None:
         """Cut the current pause short, because a caller wants the server."""
@@ -320,24 +320,24 @@ class Supervisor:
     async def _attempt(self, handshake: Handshake) -> _AttemptResult:
         """Run one connection from beginning to end."""
         self._announce()
-        channel = self._open_channel()
+        transport = self._open_transport()
         reason, ready_at, closed_on_discover, needs_login, retry_after_s = "", None, False, False, 0.0
         messages = ServerMessages(self.logs, users="all", may_ask=self._options.asks is True)
         timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
                 async with open_connection(
-                    channel, self._options, self._fleet, self._redact, messages, handshake
+                    transport, self._options, self._fleet, self._redact, messages, handshake
                 ) as connection:
                     limit.deadline = anyio.current_time() + self._options.list_timeout_s
                     timeout_reason = f"no tool list within {self._options.list_timeout_s:g} s"
                     # Errors are normal while negotiating with an older server; only signals from here on count.
-                    channel.refresh_needed.clear()
+                    transport.refresh_needed.clear()
                     tool_list = await self._read_tools(connection)
                     limit.deadline, ready_at = math.inf, anyio.current_time()
                     self._ready(connection, tool_list)
                     await self._serve(connection)
-                    reason = channel.closed.reason
+                    reason = transport.closed.reason
             except Exception as error:  # noqa: BLE001 - whatever ends a connection, another one is tried
                 reason = reason or self._error_reason(error)
                 needs_login = any(is_login_needed(cause) for cause in flatten_errors(error))
@@ -349,29 +349,29 @@ class Supervisor:
             if ready_at is None:
                 self.status_store.update(self.status_store.status.state, hung=True)
                 self._catalog.save_hung()
-            detail = channel.stderr_tail()
+            detail = transport.stderr_tail()
             reason = f"{timeout_reason}; its last output: {detail}" if detail else timeout_reason
         lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
         self._may_connect = ready_at is not None
-        reason = reason or channel.closed.reason
+        reason = reason or transport.closed.reason
         return _AttemptResult(
             reason=reason,
             lasted_s=lasted_s,
-            reconnect=channel.closed.reconnect,
+            reconnect=transport.closed.reconnect,
             closed_on_discover=closed_on_discover,
             needs_login=needs_login,
             retry_after_s=retry_after_s,
         )
 
-    def _open_channel(self, caller: Caller | None = None) -> Channel:
-        """Return a channel for requests with the tokens of this caller, or with those that all share."""
+    def _open_transport(self, caller: Caller | None = None) -> Transport:
+        """Return a transport for requests with the tokens of this caller, or with those that all share."""
         shares_program = caller is None and self._fleet.find_programs is not None
         if shares_program and self._options.transport == "stdio" and self._options.target is None:
             from toolcrib.upstream.transports import hosted
 
-            return hosted.open_channel(self._options, self._fleet, self._redact)
+            return hosted.HostedTransport(self._options, self._fleet, self._redact)
         with_tokens = None if self._logins is None else self._logins.with_tokens(self._options, caller)
-        return open_channel(self._options, self._fleet, self._redact, with_tokens)
+        return open_transport(self._options, self._fleet, self._redact, with_tokens)
 
     def _announce(self) -> None:
         self._wake_event.clear()
@@ -379,7 +379,7 @@ class Supervisor:
         self.status_store.update(ServerState.CONNECTING if state in _STARTING else state, retry_at=None)
 
     def _error_reason(self, error: Exception) -> str:
-        """Return the reason in the error; empty if the channel knows better."""
+        """Return the reason in the error; empty if the transport knows better."""
         causes = list(flatten_errors(error))
         for cause in causes:
             if isinstance(cause, ExchangeError):
@@ -430,7 +430,7 @@ class Supervisor:
         had_catalog = self._has_catalog
         self._may_connect = self._has_catalog = True
         logger.debug(
-            "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol_version
+            "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol.version
         )
         if self._adopt(connection, tool_list) and had_catalog:
             self.found_changes.notify()
@@ -472,7 +472,7 @@ class Supervisor:
         changed = not _same_tools(self.tool_list.tools, tool_list.tools)
         if not tool_list.problem:
             info = self.pins.in_use(connection.info)
-            self._catalog.save_tools(tool_list.definitions, connection.protocol_version, info)
+            self._catalog.save_tools(tool_list.definitions, connection.protocol.version, info)
             self.pins.listed(tool_list.definitions.entries, connection.info.instructions)
         self._listed_reason = tool_list.problem or self._explain_nothing(connection, tool_list)
         # The definitions are in the cache, and not needed here any longer.
@@ -489,7 +489,7 @@ class Supervisor:
             cached=False,
             as_of=None,
             hung=False,
-            protocol=connection.protocol_version,
+            protocol=connection.protocol.version,
             sessions=self.sessions.rule.sessions,
             sessions_why=self.sessions.rule.why,
             info=self.pins.in_use(connection.info),
@@ -515,12 +515,12 @@ class Supervisor:
             if connection.can_subscribe:
                 group.start_soon(connection.follow_list_changes, self._fleet.listen_retry_s)
             group.start_soon(self._keep_current, connection)
-            group.start_soon(self.pins.run, connection.channel.list_again)
+            group.start_soon(self.pins.run, connection.list_again)
             group.start_soon(self.document_lister.maintain, connection)
             group.start_soon(self.subscriptions.maintain, connection)
-            await connection.channel.closed.wait()
+            await connection.transport.closed.wait()
             group.cancel_scope.cancel()
-        if connection.channel.closed.reconnect:
+        if connection.transport.closed.reconnect:
             # Let the other calls of the lost session fail first; they can then be retried, since they did not run.
             with anyio.move_on_after(_DRAIN_TIMEOUT_S):
                 await connection.wait_idle()
@@ -530,15 +530,15 @@ class Supervisor:
         gap_s, failures = self._fleet.refresh_gap_s, 0
         while True:
             quiet_since = anyio.current_time()
-            await connection.channel.refresh_needed.wait()
+            await connection.transport.refresh_needed.wait()
             await anyio.sleep(self._fleet.debounce_s)
-            connection.channel.refresh_needed.clear()
+            connection.transport.refresh_needed.clear()
             self._wake_event.clear()
             problem, changed, retry_after_s = await self._refresh(connection)
             if problem:
                 failures += 1
                 await self._pause(problem, self._backoff(failures), retry_after_s)
-                connection.channel.refresh_needed.set()
+                connection.transport.refresh_needed.set()
             if self._may_need_session(connection, failures, problem):
                 await self._renew(connection)
             if problem:
@@ -559,7 +559,7 @@ class Supervisor:
         """Reconnect after trouble, between two calls: the stream of notifications may be gone for good."""
         with anyio.move_on_after(_RENEW_TIMEOUT_S):
             await connection.wait_idle()
-            connection.channel.closed.set("reconnecting", reconnect=True)
+            connection.transport.closed.set("reconnecting", reconnect=True)
 
     async def _refresh(self, connection: Connection) -> tuple[str, bool, float]:
         """List again. Returns why that failed, whether anything changed, and how long the server asks to wait."""
@@ -568,7 +568,7 @@ class Supervisor:
                 fresh = await self._read_tools(connection)
         except ExchangeError as error:
             if error.kind is FailureKind.LOGIN:
-                connection.channel.closed.set(error.reason, reconnect=True)
+                connection.transport.closed.set(error.reason, reconnect=True)
             return error.reason, False, error.retry_after_s
         except TimeoutError:
             return f"no tool list within {self._options.list_timeout_s:g} s", False, 0.0
@@ -594,24 +594,21 @@ def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
-def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor, with_tokens: Any = None) -> Channel:
-    """Return a channel of the options' transport, not connected yet.
-
-    Entering its transport may raise `ExchangeError`.
-    """
+def open_transport(options: ServerOptions, fleet: FleetOptions, redact: Redactor, with_tokens: Any = None) -> Transport:
+    """Return a transport of the options' kind, not connected yet."""
     # Imported on first use: HTTP needs its client, and in-process servers the SDK's server.
     if options.target is not None or options.transport in ("memory", "custom"):
         from toolcrib.upstream import targets
 
-        return targets.open_channel(options, fleet, redact)
+        return targets.open_transport(options, fleet, redact)
     if options.transport == "stdio":
         from toolcrib.upstream.transports import stdio
 
-        return stdio.open_channel(options, fleet, redact)
+        return stdio.StdioTransport(options, fleet, redact)
     if options.transport == "sse":
         from toolcrib.upstream.transports import sse
 
-        return sse.open_channel(options, fleet, redact, with_tokens)
+        return sse.SseTransport(options, fleet, redact, with_tokens)
     from toolcrib.upstream.transports import http
 
-    return http.open_channel(options, fleet, redact, with_tokens)
+    return http.HttpTransport(options, fleet, redact, with_tokens)

@@ -20,8 +20,9 @@ from toolcrib.errors import InvalidName, ToolcribError
 from toolcrib.names import check_name
 from toolcrib.protocol.content import LISTED
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind
-from toolcrib.protocol.headers import ANNOTATION, read_header_map
+from toolcrib.protocol.headers import ANNOTATION, HeaderMap, read_header_map
 from toolcrib.protocol.messages import NESTED_TOO_DEEP
+from toolcrib.protocol.versions import has_tasks
 from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
 from toolcrib.sanitize import visible
@@ -29,7 +30,6 @@ from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog.cache import ToolDefinitions
 from toolcrib.upstream.connection import Connection
-from toolcrib.upstream.negotiation import TASKS_VERSION, HeaderMap
 from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
 from toolcrib.wire import is_encodable, is_loop, is_too_deep, mark_listed, read_tool
 
@@ -175,9 +175,9 @@ _TaskRule = Literal["ignored", "taken", "refused"]
 
 
 def _task_rule(connection: Connection) -> _TaskRule:
-    if connection.protocol.version != TASKS_VERSION:
+    if not has_tasks(connection.protocol.version):
         return "ignored"
-    return "taken" if connection.takes_tasks else "refused"
+    return "taken" if connection.profile.takes_tasks else "refused"
 
 
 def _with_headers(found: RemoteTool) -> RemoteTool | Rejected:
@@ -218,7 +218,7 @@ class ToolLister:
                 if walk.count >= self._max_tools and pages.has_next:
                     return walk.result(f"its tool list was cut at {walk.count:,} tools")
         except ExchangeError as error:
-            if error.code == METHOD_NOT_FOUND and not connection.has_tools:
+            if error.code == METHOD_NOT_FOUND and not connection.profile.has("tools"):
                 return ToolList()
             if error.kind not in (FailureKind.ANSWER, FailureKind.STATUS):
                 raise
@@ -473,8 +473,8 @@ class DocumentLister:
 
     def may_have(self, connection: Connection) -> bool:
         """Whether the server declares prompts or resources that are wanted."""
-        prompts = self._options.prompts and connection.capabilities.prompts is not None
-        return prompts or (self._options.resources and connection.capabilities.resources is not None)
+        prompts = self._options.prompts and connection.profile.has("prompts")
+        return prompts or (self._options.resources and connection.profile.has("resources"))
 
     async def restore(self, documents: Documents) -> None:
         """Take over lists of an earlier run; each entry is checked again."""
@@ -497,7 +497,7 @@ class DocumentLister:
         first_s = gap_s = self._fleet.refresh_gap_s
         failures = 0
         while True:
-            connection.channel.notifications.lists_changed.clear()
+            connection.lists_changed.clear()
             problem = await self._refresh(connection)
             if problem:
                 failures += 1
@@ -509,7 +509,7 @@ class DocumentLister:
                 continue
             failures, quiet_since = 0, anyio.current_time()
             await anyio.sleep(gap_s)
-            await connection.channel.notifications.lists_changed.wait()
+            await connection.lists_changed.wait()
             await anyio.sleep(self._fleet.debounce_s)
             quiet = anyio.current_time() - quiet_since > 3 * gap_s
             # Whatever changed each time: a list that keeps changing is read ever more rarely.
@@ -518,8 +518,8 @@ class DocumentLister:
     async def _refresh(self, connection: Connection) -> str:
         """Return what could not be read; empty if all was."""
         known, noted, problems = self.documents or Documents(), self.note, list[str]()
-        capabilities = connection.capabilities
-        readable = self._options.resources and capabilities.resources is not None
+        profile = connection.profile
+        readable = self._options.resources and profile.has("resources")
 
         async def read(what: _ListSpec, before: Mapping[str, Object], *, wanted: bool) -> Mapping[str, Object]:
             if not wanted:
@@ -536,14 +536,12 @@ class DocumentLister:
             return before
 
         fresh = Documents(
-            prompts=await read(
-                _PROMPTS, known.prompts, wanted=self._options.prompts and capabilities.prompts is not None
-            ),
+            prompts=await read(_PROMPTS, known.prompts, wanted=self._options.prompts and profile.has("prompts")),
             resources=await read(_RESOURCES, known.resources, wanted=readable),
             templates=await read(_TEMPLATES, known.templates, wanted=readable),
             reads=readable,
-            completes=capabilities.completions is not None,
-            watches=readable and capabilities.resources is not None and capabilities.resources.subscribe is True,
+            completes=profile.has("completions"),
+            watches=readable and profile.can("resources", "subscribe"),
         )
         try:
             fresh = await self._hold(fresh)

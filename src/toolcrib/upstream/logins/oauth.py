@@ -18,12 +18,12 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic_core import from_json
 
 from toolcrib.errors import StateUnavailable, ToolcribError
+from toolcrib.protocol.negotiation import CLIENT_INFO
 from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S
 from toolcrib.upstream.logins.flows import Ask, Challenge, FlowRunner, LoginFailed, PersonFlow, plain_model
 from toolcrib.upstream.logins.vault import Login, LoginRejected, LoginVault, login_key
-from toolcrib.upstream.negotiation import CLIENT_INFO
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
 from toolcrib.upstream.transports.http import proxy_of, ssl_context

@@ -28,7 +28,6 @@ _NODE_BYTES: Final = (b"[", b"{", b",", b":")
 """Each begins a value, or ends a key."""
 _LIST_FACTOR: Final = 10
 """How many times as many values a list may hold as a result."""
-LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 _WINDOW_BYTES: Final = 128 * 1024
 _MAX_ENTRY_CHARS: Final = 1024 * 1024
 """The largest entry of a list that is parsed in steps."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mcp_types import (
-    PARSE_ERROR,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
@@ -19,28 +18,28 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
-from toolcrib.protocol.failures import FailureKind
+from toolcrib.protocol import messages
+from toolcrib.protocol.calling import same_id
 from toolcrib.protocol.messages import (
     KEPT_BYTES,
     NESTED_TOO_DEEP,
     ErrorResponse,
-    Message,
     Notification,
     Request,
+    RequestId,
     Response,
     TooDeepError,
     encode,
     is_outcome,
     parse_json,
-    read_all_lenient,
     read_lenient,
     response_id_in,
     response_in,
 )
+from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.transports.base import FAILURE_MARK
+from toolcrib.upstream.transports.base import Message
 from toolcrib.upstream.transports.bounds import (
-    LIST_METHODS,
     Bounds,
     Meter,
     Steps,
@@ -72,6 +71,14 @@ class OversizedLine:
     tail: bytes
     problem: str = field(default="", compare=False)
     """How it breaks the bounds, after "the message"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A response that cannot be read, to a request that is certain."""
+
+    request_id: int | str
+    reason: str
 
 
 _Message = TypeVar("_Message", bytes, bytes | OversizedLine)
@@ -142,12 +149,12 @@ class ExpectedResponses:
 
     def __init__(self, options: ServerOptions) -> None:
         self._result, self._list = result_bounds(options), list_bounds(options)
-        self._lists: dict[int | str, None] = {}
+        self._lists: dict[RequestId | None, None] = {}
 
-    def sent(self, message: JSONRPCMessage) -> None:
-        """Note a message to the server."""
-        if isinstance(message, JSONRPCRequest) and message.method in LIST_METHODS:
-            self._lists[message.id] = None
+    def sent(self, request_id: RequestId, method: str) -> None:
+        """Note a request to the server."""
+        if method in LIST_METHODS:
+            self._lists[request_id] = None
             if len(self._lists) > _MAX_LISTS:
                 del self._lists[next(iter(self._lists))]
 
@@ -159,14 +166,17 @@ class ExpectedResponses:
         is_list = found in self._lists if found is not None else tail is None
         return self._list if is_list else self._result
 
-    def parse(self, line: bytes | OversizedLine) -> Steps[list[JSONRPCMessage]]:
+    def read(self, line: bytes | OversizedLine) -> Steps[list[Message | Unreadable]]:
         """Return the messages in a line."""
         ends = (line[:KEPT_BYTES], line[-KEPT_BYTES:]) if isinstance(line, bytes) else (line.head, line.tail)
-        messages = yield from parse_line(line, is_list=self.bounds(*ends).in_steps)
-        for message in messages:
-            if isinstance(message, (JSONRPCResponse, JSONRPCError)) and message.id is not None:
-                self._lists.pop(message.id, None)
-        return messages
+        found = yield from read_line(line, is_list=bool(self._lists) and self.bounds(*ends).in_steps)
+        if self._lists:
+            for message in found:
+                if isinstance(message, Unreadable):
+                    self._lists.pop(message.request_id, None)
+                elif "method" not in message:
+                    self._lists.pop(same_id(message.get("id")), None)
+        return found
 
 
 def without_repeats(messages: list[_Message]) -> list[_Message]:
@@ -226,20 +236,39 @@ def _last_bytes(parts: list[bytes]) -> bytes:
     return found[-KEPT_BYTES:]
 
 
-def parse_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[list[JSONRPCMessage]]:
+def read_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[list[Message | Unreadable]]:
     """Return the messages in one line: one, several for a batch, none for anything else."""
     if isinstance(line, OversizedLine):
-        return _error_response(line.head, line.tail, f"its response {line.problem}")
+        return _unreadable(line.head, line.tail, f"its response {line.problem}")
     line = line.removeprefix(codecs.BOM_UTF8)
     if line[:64].lstrip()[:1] not in (b"{", b"["):
         start = line.find(_BEGINNING)
-        return (yield from parse_line(line[start:], is_list=is_list)) if start >= 0 else []
+        return (yield from read_line(line[start:], is_list=is_list)) if start >= 0 else []
     try:
         value = yield from parse_in_steps(line, is_list=is_list)
     except ValueError as error:
         problem = NESTED_TOO_DEEP if isinstance(error, TooDeepError) else "is not valid JSON"
-        return _error_response(line[:KEPT_BYTES], line[-KEPT_BYTES:], f"its response {problem}")
-    return list(_messages(value))
+        return _unreadable(line[:KEPT_BYTES], line[-KEPT_BYTES:], f"its response {problem}")
+    return [item for item in (value if isinstance(value, list) else [value]) if _is_message(item)]
+
+
+def _is_message(item: Any) -> bool:
+    """Whether a JSON value is a message; more lenient than the schema where the meaning is clear."""
+    return isinstance(item, dict) and (isinstance(item.get("method"), str) or same_id(item.get("id")) is not None)
+
+
+def _unreadable(head: bytes, tail: bytes, reason: str) -> list[Message | Unreadable]:
+    """Return the response that a broken line was; nothing if it is not certain which request it answers."""
+    found = response_id_in(head, tail)
+    return [] if found is None else [Unreadable(found, reason)]
+
+
+def parse_line(line: bytes | OversizedLine) -> Steps[list[JSONRPCMessage]]:
+    """Return the messages in one line as the SDK knows them."""
+    found = yield from read_line(line)
+    return [
+        _as_sdk(read) for one in found if not isinstance(one, Unreadable) and (read := read_lenient(one)) is not None
+    ]
 
 
 def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
@@ -282,11 +311,7 @@ def message_for_session(text: bytes, *, answers: bool, request_id: int | str | N
     return None if message is None else encode(message)
 
 
-def _messages(value: Any) -> Iterator[JSONRPCMessage]:
-    return map(_as_sdk, read_all_lenient(value))
-
-
-def _as_sdk(message: Message) -> JSONRPCMessage:
+def _as_sdk(message: messages.Message) -> JSONRPCMessage:
     match message:
         case Notification(method, params):
             return JSONRPCNotification(jsonrpc="2.0", method=method, **_given(params))
@@ -302,16 +327,6 @@ def _as_sdk(message: Message) -> JSONRPCMessage:
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
     return {} if params is None else {"params": params}
-
-
-def _error_response(head: bytes, tail: bytes, reason: str) -> list[JSONRPCMessage]:
-    """Return an error response to the request that a broken line answered; nothing if that is not certain."""
-    found = response_id_in(head, tail)
-    if found is None:
-        return []
-    mark = {"mark": FAILURE_MARK, "kind": FailureKind.ANSWER.name}
-    error = ErrorData(code=PARSE_ERROR, message=reason, data=mark)
-    return [JSONRPCError(jsonrpc="2.0", id=found, error=error)]
 
 
 _MAX_RETRY_DIGITS: Final = 9

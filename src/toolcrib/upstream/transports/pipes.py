@@ -4,6 +4,7 @@ import os
 import select
 import stat
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from threading import Lock
@@ -12,20 +13,17 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.shared.message import SessionMessage
 
 from toolcrib.errors import AlreadyStarted
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.transports.base import Streams
-from toolcrib.upstream.transports.bounds import run_in_steps
-from toolcrib.upstream.transports.framing import ExpectedResponses, LineSplitter
+from toolcrib.upstream.transports.duplex import CLOSED, PIPE_CLOSED, DuplexTransport
 
-_PIPE_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 _CHUNK_BYTES: Final = 65536
 _ATOMIC_BYTES: Final = getattr(select, "PIPE_BUF", 0)
 """What is written to a pipe whole or not at all; 0 where the system does not promise that."""
 _CLOSED_FD: Final = -1
+_MAX_QUEUED: Final = 256
+"""Lines queued for a reader that does not read; beyond it, senders wait."""
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
@@ -87,17 +85,6 @@ def redirected_stdio(what: str) -> Iterator[tuple[int, int]]:
         release_stdio()
 
 
-@asynccontextmanager
-async def parent_stdio() -> AsyncIterator[Streams]:
-    """A client transport over stdin and stdout, to a server that started this process or is connected to it by pipes.
-
-    Used as `ServerOptions(name="parent", target=parent_stdio)`. Raises `AlreadyStarted` as `claim_stdio` does.
-    """
-    with redirected_stdio("a server reached by stdio://") as (wire_in, wire_out):
-        async with pipe_transport(PipeReader(wire_in), PipeWriter(wire_out)) as streams:
-            yield streams
-
-
 class PipeWriter:
     """The writing end of a pipe; owns the descriptor and sets it to non-blocking.
 
@@ -108,11 +95,10 @@ class PipeWriter:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._is_writing = False
 
     def send_now(self, data: bytes) -> bool:
         """Write all of it at once; false if that cannot be done, and nothing was written."""
-        if self._is_writing or self._fd == _CLOSED_FD or len(data) > _ATOMIC_BYTES:
+        if self._fd == _CLOSED_FD or len(data) > _ATOMIC_BYTES:
             return False
         try:
             return os.write(self._fd, data) == len(data)
@@ -122,18 +108,14 @@ class PipeWriter:
     async def send(self, data: bytes) -> None:
         """Write all of it, for one writer at a time. Raises `OSError`, and `anyio.ClosedResourceError` when closed."""
         left = memoryview(data)
-        self._is_writing = True
-        try:
-            await anyio.lowlevel.checkpoint()
-            while left:
-                if self._fd == _CLOSED_FD:
-                    raise anyio.ClosedResourceError
-                try:
-                    left = left[os.write(self._fd, left) :]
-                except BlockingIOError:
-                    await anyio.wait_writable(self._fd)
-        finally:
-            self._is_writing = False
+        await anyio.lowlevel.checkpoint()
+        while left:
+            if self._fd == _CLOSED_FD:
+                raise anyio.ClosedResourceError
+            try:
+                left = left[os.write(self._fd, left) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._fd)
 
     def close(self) -> None:
         """Close the descriptor; a waiting `send` raises."""
@@ -141,6 +123,52 @@ class PipeWriter:
         if fd != _CLOSED_FD:
             anyio.notify_closing(fd)
             os.close(fd)
+
+
+class LineWriter:
+    """Writes lines to a pipe, in order: at once if there is room and none waits.
+
+    The others wait for a task of their own. If the task of a request wrote one, half of a line might be the end of it.
+    """
+
+    def __init__(self, pipe: PipeWriter) -> None:
+        self._pipe = pipe
+        self._lines: deque[bytes] = deque()
+        """What waits, with what is being written first."""
+        self._changed = anyio.Event()
+        self._closed = False
+
+    def send_now(self, line: bytes) -> bool:
+        """Write a line at once; false if that cannot be done, and nothing was written."""
+        return not self._lines and self._pipe.send_now(line)
+
+    async def send(self, line: bytes) -> None:
+        """Have a line written soon; waits while too many wait. Raises `anyio.ClosedResourceError`."""
+        while len(self._lines) >= _MAX_QUEUED and not self._closed:
+            await self._changed.wait()
+        if self._closed:
+            raise anyio.ClosedResourceError
+        self._lines.append(line)
+        self._wake()
+
+    async def run(self) -> None:
+        """Write what waits. Raises as `PipeWriter.send` does."""
+        while True:
+            while self._lines:
+                await self._pipe.send(self._lines[0])
+                self._lines.popleft()
+                self._wake()
+            await self._changed.wait()
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._closed = True
+        self._wake()
+        self._pipe.close()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
 
 class PipeReader:
@@ -176,41 +204,43 @@ class PipeReader:
             os.close(fd)
 
 
-@asynccontextmanager
-async def pipe_transport(reader: PipeReader, writer: PipeWriter) -> AsyncIterator[Streams]:
-    """A transport over two pipes, one message per line; other lines are skipped."""
-    to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    async with anyio.create_task_group() as group:
-        expected = ExpectedResponses(ServerOptions(name=""))
-        group.start_soon(_read_messages, reader, to_session, expected)
-        group.start_soon(_write_messages, writer, from_session, expected)
-        try:
-            yield incoming, outgoing
-        finally:
-            group.cancel_scope.cancel()
-            reader.close()
-            writer.close()
-            for stream in (incoming, outgoing):
-                stream.close()
+class ParentStdio(DuplexTransport):
+    """A transport over stdin and stdout, to a server that started this process or is connected to it by pipes.
 
+    Used as `ServerOptions(name="parent", target=ParentStdio)`.
+    """
 
-async def _read_messages(
-    reader: PipeReader, sink: MemoryObjectSendStream[SessionMessage | Exception], expected: ExpectedResponses
-) -> None:
-    lines = LineSplitter(expected.bounds)
-    with sink, suppress(*_PIPE_CLOSED):
-        while True:
-            for line in lines.feed(await reader.receive()):
-                for message in await run_in_steps(expected.parse(line)):
-                    await sink.send(SessionMessage(message))
+    def __init__(self) -> None:
+        super().__init__(ServerOptions(name=""))
 
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[None]:
+        """Raises `AlreadyStarted` as `claim_stdio` does."""
+        with redirected_stdio("a server reached by stdio://") as (wire_in, wire_out):
+            reader, self._writer = PipeReader(wire_in), LineWriter(PipeWriter(wire_out))
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._read, reader)
+                group.start_soon(self._write)
+                try:
+                    yield
+                finally:
+                    group.cancel_scope.cancel()
+                    reader.close()
+                    self._writer.close()
 
-async def _write_messages(
-    writer: PipeWriter, source: MemoryObjectReceiveStream[SessionMessage], expected: ExpectedResponses
-) -> None:
-    with source, suppress(*_PIPE_CLOSED):
-        async for item in source:
-            expected.sent(item.message)
-            data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            await writer.send(data.encode() + b"\n")
+    def _send_now(self, line: bytes) -> bool:
+        return self._writer.send_now(line)
+
+    async def _send(self, line: bytes) -> None:
+        await self._writer.send(line)
+
+    async def _read(self, reader: PipeReader) -> None:
+        with suppress(*PIPE_CLOSED):
+            await self._read_lines(reader.receive)
+        self.closed.set(CLOSED)
+        self._fail_all()
+
+    async def _write(self) -> None:
+        with suppress(*PIPE_CLOSED):
+            await self._writer.run()
+        self.closed.set(CLOSED)

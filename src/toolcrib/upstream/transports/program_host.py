@@ -22,27 +22,19 @@ from typing import Any, Final
 
 import anyio
 import anyio.abc
-from mcp.shared.exceptions import MCPError
-from mcp.shared.message import SessionMessage
-from mcp_types import (
-    INVALID_REQUEST,
-    LOG_LEVEL_META_KEY,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-)
 
-from toolcrib.protocol.failures import ExchangeError
+from toolcrib.protocol.calling import SUBSCRIPTION_META, same_id
+from toolcrib.protocol.failures import INVALID_REQUEST, ExchangeError, RpcError
+from toolcrib.protocol.messages import RequestId, encode_object
+from toolcrib.protocol.versions import LIST_METHODS, LOG_LEVEL_KEY
 from toolcrib.upstream.forwarding import LogForwarder, refuse
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports import stdio
-from toolcrib.upstream.transports.base import Channel, flatten_errors
+from toolcrib.upstream.transports.base import Message, flatten_errors
 from toolcrib.upstream.transports.bounds import run_in_steps
-from toolcrib.upstream.transports.framing import ExpectedResponses, LineSplitter
+from toolcrib.upstream.transports.duplex import PIPE_CLOSED
+from toolcrib.upstream.transports.framing import ExpectedResponses, LineSplitter, Unreadable
+from toolcrib.upstream.transports.stdio import StdioTransport
 
 logger = logging.getLogger("toolcrib.programs")
 
@@ -51,21 +43,20 @@ VARIABLE: Final = "TOOLCRIB_PROGRAMS"
 SPEC_FIELDS: Final = ("name", "command", "args", "env", "cwd")
 """What names a program: the fields of `ServerOptions` that its process depends on."""
 BOUND_FIELDS: Final = ("max_message_bytes", "max_result_bytes", "max_result_nodes")
-SUBSCRIPTION_META: Final = "io.modelcontextprotocol/subscriptionId"
 _LINGER_S: Final = 5.0
 """How long a program runs on without a worker, in seconds: one may just be replaced by another."""
 _SEND_S: Final = 30.0
 """How long a worker may take to read a message, in seconds."""
 _CHUNK_BYTES: Final = 64 * 1024
 _MAX_HELLO: Final = 1024 * 1024
-_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 _HANDSHAKE: Final = frozenset({"initialize", "server/discover"})
-_LISTING: Final = frozenset(
-    {
-        *("tools/list", "prompts/list", "resources/list", "resources/templates/list"),
-        *("subscriptions/listen", "resources/subscribe", "resources/unsubscribe", "logging/setLevel", "ping"),
-    }
-)
+_LISTING: Final = LIST_METHODS | {
+    "subscriptions/listen",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "logging/setLevel",
+    "ping",
+}
 """What a worker asks by itself, for none of its callers or for all."""
 
 
@@ -77,19 +68,19 @@ class _Worker:
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     has_callers: bool = False
     """Whether it has passed on a request of a caller."""
-    ids: dict[int | str, int] = field(default_factory=dict)
+    ids: dict[RequestId | None, int] = field(default_factory=dict)
     """Its requests under way: its own id to that at the program."""
 
-    async def send(self, message: JSONRPCMessage) -> None:
+    async def send(self, message: Message) -> None:
         """Send a message, or close the connection if the worker does not read it."""
-        await self.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+        await self.write(encode_object(message))
 
     async def write(self, line: bytes) -> None:
         try:
             with anyio.fail_after(_SEND_S):
                 async with self.lock:
                     await self.stream.send(line + b"\n")
-        except (*_GONE, TimeoutError):
+        except (*PIPE_CLOSED, TimeoutError):
             await self.stream.aclose()
 
 
@@ -100,7 +91,7 @@ class _OpenRequest:
     number: int
     """Its id at the program."""
     worker: _Worker
-    request_id: int | str
+    request_id: RequestId
     method: str
     token: Any
     """The worker's progress token."""
@@ -120,19 +111,18 @@ class _Program:
         self.superseded = anyio.Event()
         """Set when another program is to take its name."""
         self._redact = Redactor(options)
-        self._channel: Channel = stdio.open_channel(options, FleetOptions(), self._redact)
+        self._transport = StdioTransport(options, FleetOptions(), self._redact)
         self._logs = LogForwarder(options.name, self._redact)
-        self._outgoing: Any = None
         self._numbers = itertools.count(1)
         self._pending: dict[int, _OpenRequest] = {}
-        self._asked: dict[int | str, _Worker] = {}
+        self._asked: dict[RequestId | None, _Worker] = {}
         """Questions of the program, and the workers that they were put to."""
         self._workers: set[_Worker] = set()
         self._joined = anyio.Event()
         self._left = anyio.Event()
-        self._answers: dict[str, dict[str, Any] | ErrorData] = {}
+        self._answers: dict[str, Message] = {}
         """What it answered to the handshake, by method."""
-        self._waiting: dict[str, list[tuple[_Worker, int | str]]] = {}
+        self._waiting: dict[str, list[tuple[_Worker, RequestId]]] = {}
         """Who else waits for such an answer."""
         self._is_initialized = False
         self._watched: dict[str, set[_Worker]] = {}
@@ -141,20 +131,18 @@ class _Program:
     async def run(self) -> None:
         """Run the program until it ends, or until no worker has been connected to it for a while."""
         try:
-            async with self._channel.transport as (incoming, outgoing), anyio.create_task_group() as group:
-                self._outgoing = outgoing
+            async with self._transport.opened(self._route), anyio.create_task_group() as group:
                 self.started.set()
                 logger.info("%s runs", self.name)
-                group.start_soon(self._read, incoming)
                 group.start_soon(self._end_unused, group.cancel_scope)
-                await self._channel.closed.wait()
+                await self._transport.closed.wait()
                 group.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - whatever ends it, its workers get the reason
             causes = list(flatten_errors(error))
             known = next((cause.reason for cause in causes if isinstance(cause, ExchangeError)), "")
             self.reason = known or self._redact(f"{type(causes[0]).__name__}: {causes[0]}")
         finally:
-            self.reason = self.reason or self._channel.closed.reason or "it was stopped"
+            self.reason = self.reason or self._transport.closed.reason or "it was stopped"
             with anyio.move_on_after(2, shield=True):
                 for worker in tuple(self._workers):
                     await worker.write(json.dumps({"closed": self.reason}).encode())
@@ -195,7 +183,7 @@ class _Program:
             self._workers.discard(worker)
             self._left.set()
             if not self.ended.is_set():
-                with anyio.move_on_after(2, shield=True), suppress(*_GONE):
+                with anyio.move_on_after(2, shield=True), suppress(*PIPE_CLOSED):
                     await self._forget(worker)
 
     async def _forget(self, worker: _Worker) -> None:
@@ -209,29 +197,33 @@ class _Program:
             await self._refuse(question, "The client has gone.")
         for uri in [uri for uri, watching in self._watched.items() if worker in watching]:
             if self._unwatch(uri, worker):
-                number = next(self._numbers)
-                await self._send(
-                    JSONRPCRequest(jsonrpc="2.0", id=number, method="resources/unsubscribe", params={"uri": uri})
-                )
+                await self._send_request(next(self._numbers), "resources/unsubscribe", {"uri": uri})
 
-    async def take(self, worker: _Worker, message: JSONRPCMessage) -> None:
+    async def take(self, worker: _Worker, message: Message) -> None:
         """Pass on a message of a worker."""
-        if isinstance(message, JSONRPCRequest):
-            await self._take_request(worker, message)
-        elif isinstance(message, JSONRPCNotification):
-            await self._take_notification(worker, message)
-        elif message.id is not None and self._asked.get(message.id) is worker:
-            del self._asked[message.id]
-            await self._send(message)
+        request_id = same_id(message.get("id"))
+        if "method" not in message:
+            if self._asked.get(request_id) is worker:
+                del self._asked[request_id]
+                await self._send(message)
+            return
+        params = message.get("params")
+        params = params if isinstance(params, dict) else None
+        if request_id is None:
+            await self._take_notification(worker, message["method"], params)
+        else:
+            await self._take_request(worker, request_id, message["method"], params)
 
-    async def _take_request(self, worker: _Worker, request: JSONRPCRequest) -> None:
-        method, params = request.method, request.params or {}
+    async def _take_request(
+        self, worker: _Worker, request_id: RequestId, method: str, given: dict[str, Any] | None
+    ) -> None:
+        params = given or {}
         if method in _HANDSHAKE:
             if method in self._answers:
-                await self._reply(worker, request.id, self._answers[method])
+                await self._reply(worker, request_id, self._answers[method])
                 return
             if method in self._waiting:
-                self._waiting[method].append((worker, request.id))
+                self._waiting[method].append((worker, request_id))
                 return
             self._waiting[method] = []
         uri = params.get("uri")
@@ -239,10 +231,10 @@ class _Program:
             watching = self._watched.setdefault(uri, set())
             watching.add(worker)
             if len(watching) > 1:
-                await self._reply(worker, request.id, {})
+                await self._reply(worker, request_id, {"result": {}})
                 return
         elif method == "resources/unsubscribe" and isinstance(uri, str) and not self._unwatch(uri, worker):
-            await self._reply(worker, request.id, {})
+            await self._reply(worker, request_id, {"result": {}})
             return
         worker.has_callers = worker.has_callers or method not in _HANDSHAKE | _LISTING
         number = next(self._numbers)
@@ -251,10 +243,9 @@ class _Program:
         token = meta.get("progressToken")
         if token is not None:
             params = {**params, "_meta": {**meta, "progressToken": number}}
-        self._pending[number] = _OpenRequest(number, worker, request.id, method, token, LOG_LEVEL_META_KEY in meta)
-        worker.ids[request.id] = number
-        sent = JSONRPCRequest(jsonrpc="2.0", id=number, method=method)
-        await self._send(sent if request.params is None else sent.model_copy(update={"params": params}))
+        self._pending[number] = _OpenRequest(number, worker, request_id, method, token, LOG_LEVEL_KEY in meta)
+        worker.ids[request_id] = number
+        await self._send_request(number, method, None if given is None else params)
 
     def _unwatch(self, uri: str, worker: _Worker) -> bool:
         """Note that a worker no longer watches a resource. Returns whether none does."""
@@ -264,67 +255,58 @@ class _Program:
             self._watched.pop(uri, None)
         return not watching
 
-    async def _take_notification(self, worker: _Worker, notification: JSONRPCNotification) -> None:
-        method, params = notification.method, notification.params or {}
+    async def _take_notification(self, worker: _Worker, method: str, given: dict[str, Any] | None) -> None:
+        params = given or {}
         if method == "notifications/initialized":
             if self._is_initialized:
                 return
             self._is_initialized = True
         elif method == "notifications/cancelled":
-            number = worker.ids.pop(params.get("requestId"), None)  # type: ignore[arg-type]  # any other is unknown
+            number = worker.ids.pop(same_id(params.get("requestId")), None)
             pending = None if number is None else self._pending.get(number)
             if number is None or (pending is not None and pending.method in _HANDSHAKE):
                 return  # an answer to the handshake is for every worker
             self._pending.pop(number, None)
-            await self._send_notification(method, {**params, "requestId": number})
-            return
-        await self._send(notification)
+            given = {**params, "requestId": number}
+        await self._send_notification(method, given)
 
     # -- the program -------------------------------------------------------------------------------------------------
 
-    async def _read(self, incoming: Any) -> None:
-        async for item in incoming:
-            if isinstance(item, SessionMessage):
-                await self._route(item.message)
-
-    async def _route(self, message: JSONRPCMessage) -> None:
-        if isinstance(message, JSONRPCRequest):
-            await self._put_question(message)
-        elif isinstance(message, JSONRPCNotification):
-            await self._notify(message)
-        elif (pending := self._pending_of(message.id)) is not None:
+    async def _route(self, message: Message) -> None:
+        """Pass on a message of the program."""
+        if "method" in message:
+            await (self._put_question(message) if "id" in message else self._notify(message))
+        elif (pending := self._pending_of(message.get("id"))) is not None:
             del self._pending[pending.number]
-            outcome = message.error if isinstance(message, JSONRPCError) else message.result
             if pending.worker.ids.pop(pending.request_id, None) is not None:
-                await self._reply(pending.worker, pending.request_id, outcome)
+                await self._reply(pending.worker, pending.request_id, message)
             if pending.method in _HANDSHAKE:
-                self._answers[pending.method] = outcome
+                self._answers[pending.method] = message
                 for worker, request_id in self._waiting.pop(pending.method, ()):
-                    await self._reply(worker, request_id, outcome)
+                    await self._reply(worker, request_id, message)
 
-    async def _reply(self, worker: _Worker, request_id: int | str, outcome: dict[str, Any] | ErrorData) -> None:
-        if isinstance(outcome, ErrorData):
-            await worker.send(JSONRPCError(jsonrpc="2.0", id=request_id, error=outcome))
-        else:
-            await worker.send(JSONRPCResponse.model_construct(jsonrpc="2.0", id=request_id, result=outcome))
+    async def _reply(self, worker: _Worker, request_id: RequestId, outcome: Message) -> None:
+        await worker.send({**outcome, "jsonrpc": "2.0", "id": request_id})
 
-    async def _put_question(self, request: JSONRPCRequest) -> None:
+    async def _put_question(self, question: Message) -> None:
         """Put a request of the program to the only worker whose callers have used it; refuse it otherwise."""
+        question_id, method = question["id"], question["method"]
         users = [worker for worker in self._workers if worker.has_callers]
-        if request.method == "ping":
-            await self._send(JSONRPCResponse(jsonrpc="2.0", id=request.id, result={}))
+        if method == "ping":
+            await self._send({"jsonrpc": "2.0", "id": question_id, "result": {}})
         elif len(users) == 1 or len(self._workers) == 1:
             [worker] = users or self._workers
-            self._asked[request.id] = worker
-            await worker.send(request)
+            self._asked[same_id(question_id)] = worker
+            await worker.send(question)
         else:
             try:
-                await self._send(JSONRPCResponse(jsonrpc="2.0", id=request.id, result=refuse(request.method)))
-            except MCPError as error:
-                await self._refuse(request.id, error.message)
+                await self._send({"jsonrpc": "2.0", "id": question_id, "result": refuse(method)})
+            except RpcError as error:
+                await self._refuse(question_id, error.message)
 
-    async def _notify(self, notification: JSONRPCNotification) -> None:
-        method, params = notification.method, notification.params or {}
+    async def _notify(self, notification: Message) -> None:
+        method, params = notification["method"], notification.get("params")
+        params = params if isinstance(params, dict) else {}
         meta = params.get("_meta")
         subscription = meta.get(SUBSCRIPTION_META) if isinstance(meta, dict) else None
         if method == "notifications/progress":
@@ -337,7 +319,7 @@ class _Program:
                 own = {**params["_meta"], SUBSCRIPTION_META: _like(subscription, pending.request_id)}
                 await self._pass_on(pending.worker, notification, {**params, "_meta": own})
         elif method == "notifications/cancelled":
-            asked = self._asked.pop(params.get("requestId"), None)  # type: ignore[arg-type]  # any other is unknown
+            asked = self._asked.pop(same_id(params.get("requestId")), None)
             if asked is not None:
                 await asked.send(notification)
         elif method == "notifications/message":
@@ -351,9 +333,8 @@ class _Program:
                 await worker.send(notification)
 
     def _pending_of(self, number: Any) -> _OpenRequest | None:
-        if isinstance(number, str) and number.isdecimal():
-            number = int(number)
-        return self._pending.get(number) if isinstance(number, int) else None
+        known = same_id(number)
+        return self._pending.get(known) if isinstance(known, int) else None
 
     def _log_reader(self) -> _Worker | None:
         """The only worker that a log message may concern; None if there are several, or none."""
@@ -361,19 +342,26 @@ class _Program:
         users = asking or {worker for worker in self._workers if worker.has_callers} or self._workers
         return next(iter(users)) if len(users) == 1 else None
 
-    async def _pass_on(self, worker: _Worker, notification: JSONRPCNotification, params: dict[str, Any]) -> None:
-        await worker.send(JSONRPCNotification(jsonrpc="2.0", method=notification.method, params=params))
+    async def _pass_on(self, worker: _Worker, notification: Message, params: dict[str, Any]) -> None:
+        await worker.send({**notification, "params": params})
 
-    async def _refuse(self, request_id: int | str, reason: str) -> None:
-        error = ErrorData(code=INVALID_REQUEST, message=reason)
-        await self._send(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+    async def _refuse(self, question_id: Any, reason: str) -> None:
+        error = RpcError(INVALID_REQUEST, reason)
+        await self._send({"jsonrpc": "2.0", "id": question_id, "error": error.to_wire()})
 
-    async def _send_notification(self, method: str, params: dict[str, Any]) -> None:
-        await self._send(JSONRPCNotification(jsonrpc="2.0", method=method, params=params))
+    async def _send_request(self, number: int, method: str, params: dict[str, Any] | None) -> None:
+        await self._send({"jsonrpc": "2.0", "id": number, **_named(method, params)})
 
-    async def _send(self, message: JSONRPCMessage) -> None:
-        with suppress(*_GONE):
-            await self._outgoing.send(SessionMessage(message))
+    async def _send_notification(self, method: str, params: dict[str, Any] | None) -> None:
+        await self._send({"jsonrpc": "2.0", **_named(method, params)})
+
+    async def _send(self, message: Message) -> None:
+        with suppress(*PIPE_CLOSED, ExchangeError):
+            await self._transport.post(message, {})
+
+
+def _named(method: str, params: dict[str, Any] | None) -> Message:
+    return {"method": method} if params is None else {"method": method, "params": params}
 
 
 def _like(example: Any, value: int | str) -> int | str:
@@ -413,7 +401,7 @@ class ProgramHost:
                 async with program.joined(worker):
                     await worker.write(b'{"running": true}')
                     await _receive(stream, rest, options, program, worker)
-            except (*_GONE, ValueError, KeyError, TypeError) as error:
+            except (*PIPE_CLOSED, ValueError, KeyError, TypeError) as error:
                 logger.debug("the connection of a worker ended: %r", error)
 
     async def _program(self, options: ServerOptions, spec: str) -> _Program:
@@ -453,8 +441,9 @@ async def _receive(
     chunk = rest
     while True:
         for line in lines.feed(chunk) if chunk else ():
-            for message in await run_in_steps(expected.parse(line)):
-                await program.take(worker, message)
+            for message in await run_in_steps(expected.read(line)):
+                if not isinstance(message, Unreadable):
+                    await program.take(worker, message)
         chunk = await stream.receive(_CHUNK_BYTES)
 
 

@@ -5,11 +5,13 @@ read, never shown, and only the end of it is kept. Knows nothing of MCP beyond t
 """
 
 import asyncio
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -20,27 +22,16 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from mcp.client.stdio import get_default_environment
-from mcp.shared.message import SessionMessage
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.sanitize import NO_VALUES, SecretValues, paragraphs
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
-from toolcrib.upstream.transports.bounds import run_in_steps, take_turn
-from toolcrib.upstream.transports.framing import (
-    FLOOD_PAUSE_S,
-    ExpectedResponses,
-    LineSplitter,
-    flood_pause_s,
-    without_repeats,
-)
-from toolcrib.upstream.transports.pipe_calls import PipeCalls
-from toolcrib.upstream.transports.pipes import PipeWriter
+from toolcrib.upstream.transports.base import Message
+from toolcrib.upstream.transports.duplex import PIPE_CLOSED, DuplexTransport
+from toolcrib.upstream.transports.framing import FLOOD_PAUSE_S
+from toolcrib.upstream.transports.pipes import LineWriter, PipeWriter
 
-_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
-_MAX_QUEUED = 256
-"""Messages queued for a child that does not read; beyond it, senders wait."""
 _FLOOD_BYTES = 65536
 """The size of one read; that much at once on stderr is a flood."""
 _EXIT_DETAILS_S = 0.5
@@ -71,6 +62,8 @@ _LOCALE_VARIABLES: Final = frozenset(
     {"LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
 )
 """Language, time zone, and directories."""
+_STALE_S: Final = 1.0
+"""How long before an answer a child may have printed the reason of its end."""
 _STRAY_NOTE: Final = " (on stdout, where only MCP messages belong)"
 _CHUNK_BYTES: Final = 65536
 _NO_FD: Final = -1
@@ -96,32 +89,34 @@ _OLDER_SDK: Final = re.compile(
 _OLDER_SDK_HINT: Final = """; it needs an older MCP library: with uvx, put "--with", "mcp<2" before its name in args"""
 
 
-def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
-    """Return a channel to a child process, started when the transport is entered and always stopped on leaving it."""
-    closed, tail, calls = CloseEvent(), StderrTail(), PipeCalls()
-    return Channel(
-        transport=_child_transport(options, fleet, redact, closed, tail, calls),
-        fast_path=calls,
-        closed=closed,
-        refresh_needed=AutoResetEvent(),
-        stderr_tail=lambda: tail.explanation(redact),
-    )
-
-
 class StderrTail:
-    """Keeps the last 8 KiB of a child's stderr, and the last line of its stdout that was no message."""
+    """Keeps the last 8 KiB of a child's stderr, and the last line of its stdout that was no message.
 
-    def __init__(self) -> None:
+    What a child has printed well before it last answered is not why it ended, and is dropped.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is in seconds."""
+        self._clock = clock
         self._kept = b""
         self._cut = False
         self._stray = b""
+        self._printed_at = math.inf
+        """When it last printed what is kept."""
+
+    def answered(self) -> None:
+        """Note that the child has sent a message."""
+        if self._clock() - self._printed_at > _STALE_S:
+            self._kept, self._stray, self._cut, self._printed_at = b"", b"", False, math.inf
 
     def add(self, chunk: bytes) -> None:
+        self._printed_at = self._clock()
         whole = self._kept + chunk
         self._kept, self._cut = whole[-2 * _TAIL_BYTES :], self._cut or len(whole) > 2 * _TAIL_BYTES
 
     def add_stray(self, line: bytes) -> None:
         """Keep a line of stdout: programs that do not expect MCP there print what is wrong."""
+        self._printed_at = self._clock()
         self._stray = line.strip()[:_TAIL_BYTES] or self._stray
 
     def explanation(self, redact: Redactor) -> str:
@@ -170,34 +165,10 @@ def _paragraph(lines: list[str]) -> str:
     return " ".join(lines[: end + 1])
 
 
-@asynccontextmanager
-async def _child_transport(
-    options: ServerOptions,
-    fleet: FleetOptions,
-    redact: Redactor,
-    closed: CloseEvent,
-    tail: StderrTail,
-    calls: PipeCalls,
-) -> AsyncIterator[Streams]:
-    """Raises `ExchangeError` if the program cannot be started."""
-    # Shielded: a process that was started but not recorded yet could not be stopped.
-    with anyio.CancelScope(shield=True):
-        process = await _spawn(options, redact)
-    child = _ChildProcess(process, options, fleet, redact, closed, tail, calls)
-    async with anyio.create_task_group() as group:
-        try:
-            for work in (process.reap, child.read, child.write, child.read_stderr, child.watch):
-                group.start_soon(child.until_stopped, work)
-            yield child.incoming, child.outgoing
-        finally:
-            with anyio.CancelScope(shield=True):
-                await child.stop()
-
-
 async def _spawn(options: ServerOptions, redact: Redactor) -> "_ServerProgram":
     """Start the child, in a thread: the event loop would stand still until the new process runs its program."""
     theirs, ours = os.pipe()
-    stdin = PipeWriter(ours)
+    stdin = LineWriter(PipeWriter(ours))
     start = partial(
         _start_program,
         [options.command, *options.args],
@@ -246,14 +217,14 @@ class _ServerProgram:
     """A running child: our ends of its pipes, and how it ended."""
 
     def __init__(
-        self, child: "subprocess.Popen[bytes]", stdin: PipeWriter, stdout: "_PipeStream", stderr: "_PipeStream"
+        self, child: "subprocess.Popen[bytes]", stdin: LineWriter, stdout: "_PipeStream", stderr: "_PipeStream"
     ) -> None:
         self._child = child
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self._ended = anyio.Event()
 
     @classmethod
-    async def of(cls, child: "subprocess.Popen[bytes]", stdin: PipeWriter) -> "_ServerProgram":
+    async def of(cls, child: "subprocess.Popen[bytes]", stdin: LineWriter) -> "_ServerProgram":
         if child.stdout is None or child.stderr is None:
             raise ValueError("a child needs three pipes")
         return cls(child, stdin, await _PipeStream.of(child.stdout), await _PipeStream.of(child.stderr))
@@ -337,34 +308,38 @@ def _start_problem(options: ServerOptions, redact: Redactor, error: Exception) -
     return f'the command "{command}" could not be started: {redact(cause)}'
 
 
-class _ChildProcess:
-    """One process, the tasks that serve its pipes, and its shutdown."""
+class StdioTransport(DuplexTransport):
+    """A child process: started when it is opened, and always stopped on leaving."""
 
-    def __init__(
-        self,
-        process: _ServerProgram,
-        options: ServerOptions,
-        fleet: FleetOptions,
-        redact: Redactor,
-        closed: CloseEvent,
-        tail: StderrTail,
-        calls: PipeCalls,
-    ) -> None:
-        self._process = process
-        self._calls = calls
-        self._expected = ExpectedResponses(options)
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> None:
+        super().__init__(options)
+        self._options = options
         self._fleet = fleet
         self._redact = redact
-        self._closed = closed
-        self._tail = tail
+        self._tail = StderrTail()
         self._stderr_ended = anyio.Event()
         self._scopes: list[anyio.CancelScope] = []
         self._stopped = False
-        self._to_session, self.incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        self.outgoing, self._from_session = anyio.create_memory_object_stream[SessionMessage](_MAX_QUEUED)
-        calls.open(self._write_now, self._queue)
 
-    async def until_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
+    def stderr_tail(self) -> str:
+        """Return the line of stderr that says most about what is wrong."""
+        return self._tail.explanation(self._redact)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[None]:
+        # Shielded: a process that was started but not recorded yet could not be stopped.
+        with anyio.CancelScope(shield=True):
+            self._process = await _spawn(self._options, self._redact)
+        async with anyio.create_task_group() as group:
+            try:
+                for work in (self._process.reap, self._read, self._write, self._read_stderr, self._watch):
+                    group.start_soon(self._until_stopped, work)
+                yield
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._stop()
+
+    async def _until_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run until `stop` ends it; shielded from cancellation, which leads to `stop` anyway.
 
         A child can exit by itself only while its pipes are served, so they are served during the shutdown.
@@ -374,81 +349,55 @@ class _ChildProcess:
             if not self._stopped:
                 await work()
 
-    def _write_now(self, line: bytes) -> bool:
-        """Write a line at once; false if others wait, or if it does not fit into the pipe."""
-        return not self.outgoing.statistics().current_buffer_used and self._process.stdin.send_now(line)
-
-    def _queue(self, message: SessionMessage) -> None:
-        with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self.outgoing.send_nowait(message)
-
     # -- the pipes -------------------------------------------------------------------------------------------------
 
-    async def read(self) -> None:
-        """Pass stdout to the session; lines that are not messages are skipped."""
-        lines = LineSplitter(self._expected.bounds)
-        with suppress(*_GONE):
-            while True:
-                chunk = await self._process.stdout.receive()
-                await anyio.sleep(await self._take(lines, chunk))
-                await take_turn(lines.pending_bytes, len(chunk))
+    def _send_now(self, line: bytes) -> bool:
+        return self._process.stdin.send_now(line)
+
+    async def _send(self, line: bytes) -> None:
+        await self._process.stdin.send(line)
+
+    async def _read(self) -> None:
+        with suppress(*PIPE_CLOSED):
+            await self._read_lines(self._process.stdout.receive)
         await self._close_with_details("closed its output")
-        self._calls.close()
-        self._to_session.close()
+        self._fail_all()
 
-    async def _take(self, lines: LineSplitter, chunk: bytes) -> float:
-        """Pass on the messages that the chunk completes. Returns the pause after it, for noise or a flood."""
-        done = lines.feed(chunk)
-        count = 0
-        for line in without_repeats(done):
-            if self._calls.take_line(line):
-                count += 1
-                continue
-            messages = await run_in_steps(self._expected.parse(line))
-            count += len(messages)
-            if not messages and isinstance(line, bytes):
-                self._tail.add_stray(line)
-            # Keep reading when the session has ended: the child may have to write before it can exit.
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                for message in messages:
-                    if self._calls.take(message):
-                        continue
-                    await self._to_session.send(SessionMessage(message))
-        if not count:
-            return FLOOD_PAUSE_S if done or lines.overflowing else 0
-        return flood_pause_s(len(done), count)
+    def _skipped(self, line: bytes) -> None:
+        self._tail.add_stray(line)
 
-    async def write(self) -> None:
-        """Write the session's messages to stdin."""
-        with suppress(*_GONE):
-            async for item in self._from_session:
-                self._expected.sent(item.message)
-                data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await self._process.stdin.send(data.encode() + b"\n")
-            return
-        await self._close_with_details("closed its input")
+    async def _take(self, message: Message) -> None:
+        self._tail.answered()
+        await super()._take(message)
 
-    async def read_stderr(self) -> None:
+    async def _write(self) -> None:
+        with suppress(anyio.ClosedResourceError):
+            try:
+                await self._process.stdin.run()
+            except OSError:
+                await self._close_with_details("closed its input")
+
+    async def _read_stderr(self) -> None:
         """Keep the end of stderr."""
-        with suppress(*_GONE):
+        with suppress(*PIPE_CLOSED):
             while True:
                 chunk = await self._process.stderr.receive()
                 self._tail.add(chunk)
                 await anyio.sleep(0 if len(chunk) < _FLOOD_BYTES else FLOOD_PAUSE_S)
         self._stderr_ended.set()
 
-    async def watch(self) -> None:
+    async def _watch(self) -> None:
         """Notice an exit even while a process that the child started holds its output open."""
         await self._process.wait()
         await anyio.sleep(_EXIT_DETAILS_S)
-        self._closed.set(self._reason("exited"))
+        self.closed.set(self._reason("exited"))
 
     async def _close_with_details(self, otherwise: str) -> None:
         """Close the channel, with the exit code and the most informative line of stderr if they arrive in time."""
         with anyio.move_on_after(_EXIT_DETAILS_S):
             await self._process.wait()
             await self._stderr_ended.wait()
-        self._closed.set(self._reason(otherwise))
+        self.closed.set(self._reason(otherwise))
 
     def _reason(self, otherwise: str) -> str:
         code = self._process.returncode
@@ -463,12 +412,9 @@ class _ChildProcess:
 
     # -- shutdown ---------------------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         """Close stdin, then send SIGTERM, then SIGKILL to the whole group. Always reaps, within `stop_timeout_s`."""
-        self._closed.set("stopped")
-        self._calls.close()
-        # Otherwise a reader would wait to deliver a message to a session that has ended.
-        self.incoming.close()
+        self.closed.set("stopped")
         with anyio.move_on_after(self._fleet.stop_timeout_s) as limit:
             await self._exit()
         if limit.cancelled_caught:
@@ -479,8 +425,6 @@ class _ChildProcess:
         for scope in self._scopes:
             scope.cancel()
         self._process.close()
-        for stream in (self.outgoing, self._from_session, self._to_session):
-            stream.close()
 
     async def _exit(self) -> None:
         self._process.stdin.close()

@@ -1,0 +1,196 @@
+"""How a client and a server agree on a protocol version, and what that version puts around each request. No I/O.
+
+`server/discover` is sent first. Any error, or no answer in time, means an older server: it gets the `initialize`
+handshake and is never offered more than the newest version that has one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolcrib._version import VERSION
+from toolcrib.protocol.failures import UNSUPPORTED_PROTOCOL_VERSION, ExchangeError
+from toolcrib.protocol.headers import METHOD_HEADER, VERSION_HEADER, HeaderMap, request_headers
+from toolcrib.protocol.versions import (
+    CLIENT_CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    HANDSHAKE_VERSIONS,
+    LATEST_HANDSHAKE,
+    LOG_LEVEL_KEY,
+    MODERN_VERSIONS,
+    PROGRESS_KEY,
+    PROTOCOL_VERSION_KEY,
+    SERVER_INFO_KEY,
+    has_tasks,
+    is_modern,
+    named_versions,
+    negotiated,
+)
+from toolcrib.types import SHOW_ALL_META, Context, Object
+
+_EMPTY: Final[Object] = {}
+CLIENT_INFO: Final[Object] = {"name": "toolcrib", "version": VERSION}
+_CONNECTION_KEYS: Final = frozenset(
+    {PROGRESS_KEY, PROTOCOL_VERSION_KEY, CLIENT_INFO_KEY, CLIENT_CAPABILITIES_KEY, SHOW_ALL_META}
+)
+"""`_meta` keys of a caller's request that belong to the caller's own connection."""
+TASKS_CAPABILITY: Final[Object] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+"""What a server declares that runs calls of tools as tasks."""
+_MAX_CACHED_HEADERS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """How to begin a connection: which protocol versions to try, and what to declare to an older server."""
+
+    discover: bool = True
+    """Whether to try a version without handshake (2026-07-28), first."""
+    initialize: bool = True
+    """Whether to try one with handshake."""
+    version: str = LATEST_HANDSHAKE
+    """The version to offer in the handshake."""
+    capabilities: Object = field(default_factory=dict)
+    """The client capabilities to declare in the handshake, as wire JSON."""
+
+    @classmethod
+    def of(cls, protocol: str, *, capabilities: Object = _EMPTY) -> "Handshake":
+        """Return the one for a server whose settings name this version, or "auto"."""
+        if protocol in HANDSHAKE_VERSIONS:
+            return cls(discover=False, version=protocol, capabilities=capabilities)
+        return cls(initialize=protocol == "auto", capabilities=capabilities)
+
+
+class ClosedOnDiscover(ExchangeError):
+    """The server closed the connection on `server/discover`; it may accept no request before the handshake."""
+
+
+@dataclass(frozen=True, slots=True)
+class NegotiatedProtocol:
+    """The metadata around requests: `_meta` and headers of the negotiated protocol version.
+
+    Versions before 2026-07-28 agree once, in the handshake, and repeat only the version header. From 2026-07-28 on,
+    each request carries the client and its capabilities in `_meta`, and repeats in headers what a proxy may route by.
+    """
+
+    version: str
+    show_all: bool = False
+    """Whether to ask a server that hides tools for all of them."""
+
+    modern: bool = field(init=False)
+    """Whether each request carries all it needs."""
+    _headers: dict[tuple[str, Any], dict[str, str]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modern", is_modern(self.version))
+
+    def meta(self, forwarded: Object, capabilities: Object) -> dict[str, Any]:
+        """Return the `_meta` of a request: what the caller sent, then what this version requires."""
+        meta = {key: value for key, value in forwarded.items() if key not in _CONNECTION_KEYS}
+        if self.show_all:
+            meta[SHOW_ALL_META] = True
+        if self.modern:
+            meta |= envelope(self.version, capabilities)
+        else:
+            meta.pop(LOG_LEVEL_KEY, None)
+        return meta
+
+    def params(self, ctx: Context, params: Object) -> dict[str, Any]:
+        """Return a caller's params with `_meta`, and with the answers to an earlier request for input."""
+        whole = dict(params)
+        capabilities = ctx.client.capabilities if self.modern and ctx.client is not None else {}
+        if meta := self.meta(ctx.meta, capabilities):
+            whole["_meta"] = meta
+        if self.modern and ctx.input_responses is not None:
+            whole["inputResponses"] = dict(ctx.input_responses)
+        if self.modern and ctx.request_state is not None:
+            whole["requestState"] = ctx.request_state
+        return whole
+
+    def headers(self, method: str, params: Object = _EMPTY, header_map: HeaderMap | None = None) -> dict[str, str]:
+        """Return the headers of a request, which only HTTP sends; for the same values, the same object."""
+        if header_map:
+            return request_headers(method, self.version, params, header_map)
+        key = (method, params.get("name") if method == "tools/call" else params.get("uri"))
+        found = self._headers.get(key)
+        if found is None:
+            if len(self._headers) >= _MAX_CACHED_HEADERS:
+                self._headers.clear()
+            found = self._headers[key] = request_headers(method, self.version, params)
+        return found
+
+
+def envelope(version: str, capabilities: Object) -> dict[str, Any]:
+    """Return what each request of a modern version says of its client in `_meta`."""
+    return {
+        PROTOCOL_VERSION_KEY: version,
+        CLIENT_INFO_KEY: CLIENT_INFO,
+        CLIENT_CAPABILITIES_KEY: dict(capabilities),
+    }
+
+
+def discover_headers(version: str) -> dict[str, str]:
+    """Return the headers of `server/discover`."""
+    return {VERSION_HEADER: version, METHOD_HEADER: "server/discover"}
+
+
+def version_in(refusal: ExchangeError) -> str | None:
+    """The newest version without handshake that a refusal names as supported, if both sides speak it.
+
+    It may be the one that was refused: some servers refuse a first request only to name their versions.
+    """
+    if refusal.code != UNSUPPORTED_PROTOCOL_VERSION:
+        return None
+    named = named_versions(refusal.data)
+    return next((version for version in reversed(MODERN_VERSIONS) if version in named), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProfile:
+    """What a server says about itself when a connection begins. All of it may be missing."""
+
+    version: str = ""
+    """The protocol version to speak; empty if there is none."""
+    capabilities: Object = field(default_factory=dict)
+    info: Mapping[str, str] = field(default_factory=dict)
+    """Its `name`, `version`, `title` and `description`, as far as they are texts."""
+    instructions: str = ""
+
+    def has(self, feature: str) -> bool:
+        """Whether the server declares a feature, such as `tools`."""
+        return isinstance(self.capabilities.get(feature), Mapping)
+
+    def can(self, feature: str, flag: str) -> bool:
+        """Whether it declares a part of a feature, such as `listChanged`."""
+        part = self.capabilities.get(feature)
+        return isinstance(part, Mapping) and part.get(flag) is True
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether it runs calls of tools as tasks, in a version that has them."""
+        part: Any = self.capabilities
+        for name in ("tasks", "requests", "tools", "call"):
+            part = part.get(name) if isinstance(part, Mapping) else None
+        return isinstance(part, Mapping) and has_tasks(self.version)
+
+
+def read_initialize(result: Object) -> ServerProfile:
+    """Read the answer to the handshake: some servers repeat whatever they are offered, or name a modern version."""
+    return _profile(result, negotiated(result.get("protocolVersion")), result.get("serverInfo"))
+
+
+def read_discover(result: Object) -> ServerProfile:
+    """Read the answer to `server/discover`, with the newest version that both sides speak."""
+    meta, named = result.get("_meta"), result.get("supportedVersions")
+    known = named if isinstance(named, list) else []
+    version = next((version for version in reversed(MODERN_VERSIONS) if version in known), "")
+    return _profile(result, version, meta.get(SERVER_INFO_KEY) if isinstance(meta, Mapping) else None)
+
+
+def _profile(result: Object, version: str, info: Any) -> ServerProfile:
+    capabilities, instructions = result.get("capabilities"), result.get("instructions")
+    return ServerProfile(
+        version,
+        capabilities if isinstance(capabilities, dict) else {},
+        {key: text for key, text in info.items() if isinstance(text, str)} if isinstance(info, dict) else {},
+        instructions if isinstance(instructions, str) else "",
+    )

@@ -1,0 +1,142 @@
+"""How long a request may take.
+
+A deadline is judged only after what has arrived was read: a process that was stopped, or whose event loop was held up,
+finds results beside a deadline that has passed meanwhile, and they count.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Final, Self
+
+_MAX_READ_S: Final = 1.0
+"""How long, at most, what has arrived is read after a deadline."""
+
+
+class Deadline:
+    """Ends the block that it is entered around, with `TimeoutError`, for one task.
+
+    Cheaper than a scope of anyio, because a call needs one. Cancels the task natively, as `asyncio.timeout` does.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """The time begins when it is entered."""
+        self._seconds = seconds
+        self._at = 0.0
+        self._task: asyncio.Task[object] | None = None
+        """The task inside of the block."""
+        self._timer: asyncio.TimerHandle | None = None
+        """None outside of the block, and while the time does not run."""
+        self._cancelling = 0
+        self._is_read = False
+        """Whether what had arrived at the deadline was read."""
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self._task is not None:
+            self._cancelling = self._task.cancelling()
+        self._at = loop.time() + self._seconds
+        self._timer = loop.call_at(self._at, self._expire)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._failure is None or task is None:
+            return
+        # Somebody else may have cancelled the task too, and that has to be passed on.
+        if task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise self._failure from error
+
+    def end(self, failure: BaseException) -> None:
+        """End the block with this error; ignored outside of it."""
+        if self._task is not None and self._failure is None:
+            self._failure = failure
+            self._task.cancel()
+
+    def _move(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._at, self._is_read = at, False
+        self._timer = asyncio.get_running_loop().call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._is_read:
+            self.end(TimeoutError())
+            return
+        # After the event loop was held up, this runs before the tasks that read what has arrived meanwhile. They get as
+        # long as the loop was late.
+        self._is_read = True
+        late_s = loop.time() - self._at
+        self._timer = loop.call_later(min(late_s, _MAX_READ_S), self._expire)
+
+
+class CallDeadline(Deadline):
+    """When a request ends that is not answered: some time after it last reported progress, and later for good.
+
+    The time in which a person answers a question counts for neither.
+    """
+
+    def __init__(self, idle_s: float, most_s: float) -> None:
+        super().__init__(idle_s)
+        self._idle_s = idle_s
+        self._most_s = max(idle_s, most_s)
+        self._last = 0.0
+        self._pauses = 0
+        """How many questions wait for an answer."""
+        self._paused_at = 0.0
+        self.is_extended = False
+        """Whether the request has reported progress."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._last = self._at - self._idle_s + self._most_s
+        return self
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no progress gives the request more time."""
+        return self._at >= self._last
+
+    def extend(self) -> None:
+        """Begin the time without progress again."""
+        if self._task is not None and not self._pauses:
+            self.is_extended = True
+            self._move(min(asyncio.get_running_loop().time() + self._idle_s, self._last))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop inside the block, and continue with the time that was left."""
+        self._pause()
+        try:
+            yield
+        finally:
+            self._resume()
+
+    def _pause(self) -> None:
+        self._pauses += 1
+        if self._pauses == 1:
+            self._paused_at = asyncio.get_running_loop().time()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _resume(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0:
+            passed_s = asyncio.get_running_loop().time() - self._paused_at
+            self._last += passed_s
+            if self._task is not None:
+                self._move(self._at + passed_s)
+
+
+def paused(limit: CallDeadline | None) -> AbstractContextManager[None]:
+    """Stop a deadline inside the block, if there is one."""
+    return nullcontext() if limit is None else limit.paused()
