@@ -216,8 +216,8 @@ async def not_json(request: Request) -> Response:
         (redirecting, "answered HTTP 307"),
         (huge, "larger than"),
         (endless, "larger than"),
-        (compressed, "not JSON"),
-        (slow, "cannot be reached"),
+        (compressed, "cannot be decoded"),
+        (slow, "did not answer in time"),
         (not_json, "not JSON"),
     ],
 )
@@ -252,12 +252,12 @@ async def test_an_answer_that_does_harm_is_refused(
 )
 async def test_private_addresses_are_refused_however_they_are_written(url: str) -> None:
     with anyio.fail_after(20):
-        with pytest.raises(ServerUnavailable, match=r"not public|InvalidUrl"):
+        with pytest.raises(ServerUnavailable, match=r"private address|Invalid host"):
             await IssuerFetch()(url)
 
 
 async def test_addresses_without_tls_are_refused() -> None:
-    with pytest.raises(ServerUnavailable, match="not https"):
+    with pytest.raises(ServerUnavailable, match="without TLS"):
         await IssuerFetch()("http://login.example/keys")
 
 
@@ -269,5 +269,5 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_unless_it_is_na
         async with serving(Starlette(routes=[Route("/keys", keys)])) as address:
             url = f"{address.replace('127.0.0.1', 'localhost')}/keys"
             assert await IssuerFetch(("localhost",))(url) == {"keys": []}
-            with pytest.raises(ServerUnavailable, match="not public"):
+            with pytest.raises(ServerUnavailable, match="private address"):
                 await IssuerFetch(("other",))(url.replace("http://", "https://"))

@@ -195,14 +195,12 @@ async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  
 @contextmanager
 def _reachable(name: str) -> Iterator[None]:
     """Say why a server, or where its tokens come from, could not be asked."""
-    import httpx2
-
-    from toolcrib.upstream.transports.http_failures import describe_transport_error
+    from toolcrib.protocol.failures import ExchangeError
 
     try:
         yield
-    except httpx2.TransportError as error:
-        raise LoginRequired(f"The login at {name} failed: {describe_transport_error(error)}.") from error
+    except ExchangeError as error:
+        raise LoginRequired(f"The login at {name} failed: {error.reason}.") from error
 
 
 async def _read_pasted(service: Any, url: str) -> None:

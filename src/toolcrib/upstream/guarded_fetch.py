@@ -1,29 +1,27 @@
-"""Requests to addresses that a server names, such as its authorization server: only to public hosts, and bounded.
+"""Requests to addresses that others name, such as those of authorization servers: only to public hosts, and bounded.
 
-A server that is not trusted could otherwise send the gateway to any service of the network that it runs in.
+Whoever names an address could otherwise send the gateway to any service of the network that it runs in.
 """
 
 import ipaddress
-import socket
-import ssl
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
-import httpx2
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
 
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.redact import bare_url
 from toolcrib.upstream.transports.bounds import Bounds
 from toolcrib.upstream.transports.http_bodies import read_bounded
-from toolcrib.upstream.transports.http_pool import AiohttpTransport
+from toolcrib.upstream.transports.http_client import DirectClient, HttpClient, HttpUrl, RequestHead, proxied_client
+from toolcrib.upstream.transports.http_parser import Headers
 
 REQUEST_TIMEOUT_S: Final = 10.0
 """For one request, in seconds."""
-_BOUNDS: Final = Bounds(256 * 1024, 10_000)
-_PRIVATE: Final = "has a private address, which a server may not lead to; allow the host in auth.allowed_hosts"
+_BOUNDS: Final = Bounds(256 * 1024, 10_000, bytes_setting="", nodes_setting="")
+_PRIVATE: Final = "has a private address; if that is meant, allow the host in"
+_SETTING: Final = "auth.allowed_hosts"
 _BODY_HEADERS: Final = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
@@ -36,25 +34,32 @@ _CLOUD_METADATA: Final = frozenset({ipaddress.ip_address("168.63.129.16")})
 class TrustedHosts:
     """The hosts that requests may go to whatever their addresses are: those that the operator has named."""
 
-    def __init__(self, urls: Iterable[str], hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, urls: Iterable[str], hosts: Iterable[str] = (), *, insecure: bool = False, setting: str = _SETTING
+    ) -> None:
+        """Hosts that are named may be reached without TLS if one of the URLs is, or with `insecure`; `setting` is where
+        an operator names them.
+        """
         named = [urlsplit(url) for url in urls if url]
         self._hosts = {(one.hostname or "").lower() for one in named} | {host.lower() for host in hosts}
-        self._insecure = any(one.scheme == "http" for one in named)
+        self._insecure = insecure or any(one.scheme == "http" for one in named)
+        self._setting = setting
 
-    def problem(self, url: httpx2.URL) -> str:
+    def problem(self, url: HttpUrl) -> str:
         """Say why a request must not be sent to the URL; empty if it may, as far as that is known by its text."""
-        host = url.host.lower()
+        host = url.host
         if url.scheme == "http" and not (self._insecure and (host in self._hosts or host in _LOCAL_NAMES)):
             return f"{host} is to be reached without TLS"
-        if url.scheme not in ("http", "https"):
-            return f"the address begins with {url.scheme}:"
-        if url.userinfo:
+        if url.user or url.password:
             return "the address holds a user"
-        return "" if self.allows(host, host) else f"{host} {_PRIVATE}"
+        return self.address_problem(host, host)
 
-    def allows(self, host: str, address: str) -> bool:
-        """Whether a request for the host may go to the address, which may also be a name that is not resolved yet."""
-        return host.lower() in self._hosts or is_public(address)
+    def address_problem(self, host: str, address: str) -> str:
+        """Say why a request for the host must not go to the address, which may also be a name that is not resolved
+        yet; empty if it may.
+        """
+        is_allowed = host.lower() in self._hosts or is_public(address)
+        return "" if is_allowed else f"{host} {_PRIVATE} {self._setting}"
 
 
 def is_public(address: str) -> bool:
@@ -87,51 +92,64 @@ def _translated(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
 
 
-class _GuardedResolver(AbstractResolver):
-    """Resolves names, and refuses those with an address that is not allowed: what was checked is what is used."""
+class FetchedResponse(NamedTuple):
+    """A whole response."""
 
-    def __init__(self, trusted: TrustedHosts) -> None:
-        self._trusted = trusted
-        self._resolver = ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        if not all(self._trusted.allows(host, one["host"]) for one in found):
-            raise httpx2.UnsupportedProtocol(f"{host} {_PRIVATE}")
-        return found
-
-    async def close(self) -> None:
-        await self._resolver.close()
+    status: int
+    headers: Headers
+    """With names in lower case, and without those that say how the body was sent."""
+    body: bytes
 
 
-class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests to allowed hosts only, and reads whole responses of a bounded size within a bounded time.
+class GuardedFetch:
+    """Sends single requests to allowed hosts only, and reads whole responses of a bounded size within a bounded time.
 
-    A proxy resolves names itself, and has to guard them.
+    What is checked is what is connected to: names are resolved once. A proxy resolves names itself, and has to guard
+    them. No redirect is followed, and no cookie kept.
     """
 
-    def __init__(self, ssl_context: ssl.SSLContext, trusted: TrustedHosts, *, proxy: str | None) -> None:
-        resolver = None if proxy else _GuardedResolver(trusted)
-        self._inner = AiohttpTransport(ssl_context, proxy=proxy, resolver=resolver, keep_cookies=False)
+    def __init__(
+        self, trusted: TrustedHosts, *, proxy: str | None = None, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
         self._trusted = trusted
+        self._proxy = proxy
+        self._timeout_s = timeout_s
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the response with its body. Raises `httpx2.TransportError`, whose text says what was wrong."""
-        if problem := self._trusted.problem(request.url):
-            raise httpx2.UnsupportedProtocol(f"{bare_url(str(request.url))} is not asked: {problem}")
-        request.headers.setdefault("accept", "application/json")  # some token endpoints answer with a form otherwise
+    async def __call__(
+        self, method: str, url: str, headers: Iterable[tuple[str, str]] = (), content: bytes = b""
+    ) -> FetchedResponse:
+        """Return the response to a request. Raises `ExchangeError`, of the kind `UNSENT` if it was not allowed."""
         try:
-            with anyio.fail_after(REQUEST_TIMEOUT_S):
-                response = await self._inner.handle_async_request(request)
+            parsed = HttpUrl.parse(url)
+        except ValueError as error:
+            raise _not_asked(url, str(error)) from error
+        if problem := self._trusted.problem(parsed):
+            raise _not_asked(url, problem)
+        # Some token endpoints answer with a form otherwise.
+        head = RequestHead.of(method, parsed, (("accept", "application/json"), *headers))
+        client = self._client()
+        try:
+            with anyio.fail_after(self._timeout_s):
+                response = await client.send(head, content, connect_s=None)
                 body = await read_bounded(response, _BOUNDS)
         except TimeoutError as error:
-            raise httpx2.ReadTimeout(f"{request.url.host} did not answer in time") from error
+            raise ExchangeError(FailureKind.LOST, f"{parsed.host} did not answer in time") from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await client.aclose()
         if isinstance(body, str):
-            raise httpx2.ReadError(f"the response of {request.url.host} {body}")
-        headers = [pair for pair in response.headers.raw if pair[0].lower() not in _BODY_HEADERS]
-        return httpx2.Response(response.status_code, headers=headers, content=body)
+            raise ExchangeError(FailureKind.LOST, f"the response of {parsed.host} {body}")
+        return FetchedResponse(
+            response.status, [pair for pair in response.headers if pair[0] not in _BODY_HEADERS], body
+        )
+
+    def _client(self) -> HttpClient:
+        return DirectClient(check=self._check) if self._proxy is None else proxied_client(self._proxy)
+
+    def _check(self, host: str, address: str) -> None:
+        if problem := self._trusted.address_problem(host, address):
+            raise ExchangeError(FailureKind.UNSENT, problem)
+
+
+def _not_asked(url: str, problem: str) -> ExchangeError:
+    return ExchangeError(FailureKind.UNSENT, f"{bare_url(url)} is not asked: {problem}")

@@ -107,7 +107,7 @@ class Logins(Protocol):
     start_soon: Callable[..., object] | None
     """Starts a task that lasts as long as the fleet; None while there is none."""
 
-    def with_tokens(self, options: ServerOptions, caller: Caller | None = None) -> Any:
+    def credentials(self, options: ServerOptions, caller: Caller | None = None) -> Any:
         """Return what adds access tokens to a transport's requests: the caller's own if they have any."""
 
     def present(self, ctx: Context, options: ServerOptions) -> None:

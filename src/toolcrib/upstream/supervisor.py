@@ -370,8 +370,8 @@ class Supervisor:
             from toolcrib.upstream.transports import hosted
 
             return hosted.HostedTransport(self._options, self._fleet, self._redact)
-        with_tokens = None if self._logins is None else self._logins.with_tokens(self._options, caller)
-        return open_transport(self._options, self._fleet, self._redact, with_tokens)
+        tokens = None if self._logins is None else self._logins.credentials(self._options, caller)
+        return open_transport(self._options, self._fleet, self._redact, tokens)
 
     def _announce(self) -> None:
         self._wake_event.clear()
@@ -594,7 +594,7 @@ def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
-def open_transport(options: ServerOptions, fleet: FleetOptions, redact: Redactor, with_tokens: Any = None) -> Transport:
+def open_transport(options: ServerOptions, fleet: FleetOptions, redact: Redactor, tokens: Any = None) -> Transport:
     """Return a transport of the options' kind, not connected yet."""
     # Imported on first use: HTTP needs its client, and in-process servers the SDK's server.
     if options.target is not None or options.transport in ("memory", "custom"):
@@ -608,7 +608,7 @@ def open_transport(options: ServerOptions, fleet: FleetOptions, redact: Redactor
     if options.transport == "sse":
         from toolcrib.upstream.transports import sse
 
-        return sse.SseTransport(options, fleet, redact, with_tokens)
+        return sse.SseTransport(options, fleet, redact, tokens)
     from toolcrib.upstream.transports import http
 
-    return http.HttpTransport(options, fleet, redact, with_tokens)
+    return http.HttpTransport(options, fleet, redact, tokens)

@@ -6,31 +6,25 @@ could have the gateway ask servers that only it can reach.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
 import math
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
-from urllib.parse import quote_plus, urlsplit
+from urllib.parse import quote_plus, urlencode, urlsplit
 
-import aiohttp
 import jwt
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
-from yarl import URL
 
-from toolcrib._version import VERSION
 from toolcrib.errors import NotAuthenticated, ServerUnavailable
+from toolcrib.protocol.failures import ExchangeError
 from toolcrib.server.options import ALGORITHMS, AuthOptions, IssuerOptions
-from toolcrib.upstream.guarded_fetch import is_public
+from toolcrib.upstream.guarded_fetch import GuardedFetch, TrustedHosts
 
 logger = logging.getLogger(__name__)
 
-MAX_ANSWER_BYTES: Final = 256 * 1024
-"""The largest answer of an issuer that is read."""
 FETCH_TIMEOUT_S: Final = 5.0
 _MAX_KEYS: Final = 100
 _KEYS_FRESH_S: Final = 600.0
@@ -58,6 +52,7 @@ _MAX_WAITING: Final = 100
 LOG_IN: Final = "Log in again."
 _MAX_SHOWN: Final = 100
 """Characters of an address that an error repeats."""
+_FORM: Final = ("content-type", "application/x-www-form-urlencoded")
 _OK: Final = 200
 _REFUSED: Final = (400, 401, 403)
 
@@ -108,95 +103,37 @@ class IssuerFetch:
     """Reads JSON from issuers over HTTP, within bounds, from public addresses and hosts that may be private."""
 
     def __init__(self, private_hosts: Sequence[str] = (), *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        self._private_hosts = frozenset(host.lower() for host in private_hosts)
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        trusted = TrustedHosts((), private_hosts, insecure=True, setting="auth.private_hosts")
+        self._fetch = GuardedFetch(trusted, timeout_s=timeout_s)
 
     async def __call__(
         self, url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None
     ) -> Any:
         """GET the address, or POST the form there as this user. Raises `ServerUnavailable`, `IssuerRefused` for 4xx."""
         host = _host_of(url)
+        headers = [] if auth is None else [("authorization", _basic(*auth))]
         try:
-            self._check(url, host)
-            body = await self._read(url, host, form, auth)
-            return json.loads(body)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unavailable(host, f"it cannot be reached ({type(error).__name__})") from error
+            if form is None:
+                answer = await self._fetch("GET", url, headers)
+            else:
+                answer = await self._fetch("POST", url, [*headers, _FORM], urlencode(form).encode())
+        except ExchangeError as error:
+            raise _unavailable(host, error.reason) from error
+        if answer.status in _REFUSED:
+            raise IssuerRefused(f"The authorization server {host} refused the request (HTTP {answer.status}).")
+        if answer.status != _OK:
+            raise _unavailable(host, f"it answered HTTP {answer.status}")
+        try:
+            return json.loads(answer.body)
         except (ValueError, RecursionError) as error:
             raise _unavailable(host, "its answer is not JSON") from error
 
-    def _check(self, url: str, host: str) -> None:
-        if not url.startswith("https://") and host not in self._private_hosts:
-            raise _unavailable(host, "its address is not https")
-        if host not in self._private_hosts and not is_public(host):
-            raise _not_public(host)
-
-    async def _read(self, url: str, host: str, form: Mapping[str, str] | None, auth: tuple[str, str] | None) -> bytes:
-        resolver = _PublicResolver(self._private_hosts)
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"toolcrib/{VERSION}"}
-        if auth is not None:
-            headers["Authorization"] = _basic(*auth)
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False),
-                timeout=self._timeout,
-                trust_env=False,
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            ) as session,
-            session.request(
-                "GET" if form is None else "POST", url, data=form, headers=headers, allow_redirects=False
-            ) as answer,
-        ):
-            if answer.status in _REFUSED:
-                raise IssuerRefused(f"The authorization server {host} refused the request (HTTP {answer.status}).")
-            if answer.status != _OK:
-                raise _unavailable(host, f"it answered HTTP {answer.status}")
-            return await _bounded(answer.content, host)
-
 
 def _host_of(url: str) -> str:
-    """The host as it is connected to: the text of the URL may spell it in other characters."""
     try:
-        return URL(url).host or ""
-    except ValueError as error:
-        raise _unavailable(url[:_MAX_SHOWN], "its address is not valid") from error
-
-
-async def _bounded(content: aiohttp.StreamReader, host: str) -> bytes:
-    parts, size = list[bytes](), 0
-    async for part in content.iter_any():
-        size += len(part)
-        if size > MAX_ANSWER_BYTES:
-            raise _unavailable(host, f"its answer is larger than {MAX_ANSWER_BYTES:,} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-class _PublicResolver(AbstractResolver):
-    """Resolves host names, and refuses addresses that are not public. Connections are made to just these addresses."""
-
-    def __init__(self, private_hosts: frozenset[str]) -> None:
-        self._resolver = ThreadedResolver()
-        self._private_hosts = private_hosts
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        if host not in self._private_hosts and not all(is_public(one["host"]) for one in found):
-            raise _not_public(host)
-        return found
-
-    async def close(self) -> None:
-        await self._resolver.close()
-
-
-def _not_public(host: str) -> ServerUnavailable:
-    return ServerUnavailable(
-        f"The authorization server {host} has an address that is not public.",
-        hint="If that is meant, add the host to auth.private_hosts in the gateway's settings.",
-    )
+        return urlsplit(url).hostname or url[:_MAX_SHOWN]
+    except ValueError:
+        return url[:_MAX_SHOWN]
 
 
 def _unavailable(host: str, why: str) -> ServerUnavailable:
@@ -205,7 +142,7 @@ def _unavailable(host: str, why: str) -> ServerUnavailable:
 
 def _basic(user: str, password: str) -> str:
     # RFC 6749: both are form-encoded first.
-    return aiohttp.encode_basic_auth(quote_plus(user), quote_plus(password))
+    return f"Basic {base64.b64encode(f'{quote_plus(user)}:{quote_plus(password)}'.encode()).decode()}"
 
 
 # -- metadata and keys -------------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ import socket
 import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
-from importlib import import_module
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+from urllib.parse import quote
 
 import anyio
 import anyio.abc
@@ -29,6 +29,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from toolcrib.errors import ConnectionLost, StateUnavailable
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.server.context import error_response
 from toolcrib.server.exchange import REPLICA_KEY, SESSION_HEADER
 from toolcrib.server.http.app import Endpoint
@@ -36,6 +37,8 @@ from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import RemoteStore, StateCodec, StateStore
 from toolcrib.state.coordination import Leases
 from toolcrib.types import Caller, Object
+from toolcrib.upstream.transports.http_client import DirectClient, HttpUrl, RequestHead
+from toolcrib.upstream.transports.http_connection import HttpResponse
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +100,8 @@ class Replicas:
         self._avoided: dict[str, float] = {}
         self._taken: dict[str, float] = {}
         """Sessions that this process took over, and when that was last renewed."""
-        self._client: Any = None
-        self._local_clients: dict[str, Any] = {}
-        """By the path of the socket of another process of this machine."""
-        self._stack = AsyncExitStack()
+        self._clients: dict[str, DirectClient] = {}
+        """By the path of the socket of another process of this machine; empty for those that are elsewhere."""
 
     def listening(self, host: str, port: int, own_path: Path | None = None) -> None:
         """Note where this process listens, unless the settings say how others reach it.
@@ -116,33 +117,25 @@ class Replicas:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Be known to the others, and know them."""
-        aiohttp = import_module("aiohttp")
-        async with AsyncExitStack() as stack:
-            self._stack = stack
-            self._client = await self._new_client(aiohttp.TCPConnector(limit=0, keepalive_timeout=15))
-            group = await stack.enter_async_context(anyio.create_task_group())
+        async with anyio.create_task_group() as group:
             await self._beat()
             group.start_soon(self._keep_beating)
             try:
                 yield
             finally:
                 group.cancel_scope.cancel()
-                with anyio.move_on_after(1, shield=True), suppress(StateUnavailable):
-                    await self._running.delete(self.id)
+                with anyio.move_on_after(1, shield=True):
+                    with suppress(StateUnavailable):
+                        await self._running.delete(self.id)
+                    for client in self._clients.values():
+                        await client.aclose()
+                    self._clients.clear()
 
-    async def _new_client(self, connector: Any) -> Any:
-        aiohttp = import_module("aiohttp")
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-        cookies = aiohttp.DummyCookieJar()
-        client = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=cookies)
-        return await self._stack.enter_async_context(client)
-
-    async def _client_of(self, path: str) -> Any:
-        """What connects to another process of this machine, at its own socket."""
-        if path not in self._local_clients:
-            connector = import_module("aiohttp").UnixConnector(path, limit=0, keepalive_timeout=15)
-            self._local_clients[path] = await self._new_client(connector)
-        return self._local_clients[path]
+    def _client_of(self, path: str) -> DirectClient:
+        """What connects to other processes: with a path, to the one of this machine at that socket."""
+        if path not in self._clients:
+            self._clients[path] = DirectClient(unix_path=path or None)
+        return self._clients[path]
 
     async def _keep_beating(self) -> None:
         while True:
@@ -291,34 +284,29 @@ class Replicas:
 
     async def _pass_on(self, url: str, scope: Scope, body: bytes, relay: "_Relay") -> bool | None:
         """Whether the request was answered; False if nothing was sent, None if the answer was lost."""
-        aiohttp = import_module("aiohttp")
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        kept = [(name, value) for name, value in headers if name.encode().lower() not in _HOP_BY_HOP]
-        query = scope.get("query_string", b"").decode("latin-1")
         place, _, path = url.partition("#")
-        target = f"{place}{scope['path']}" + (f"?{query}" if query else "")
         is_here = _has_socket(url)
         if path and not is_here and place == self._url.partition("#")[0]:
             self._avoid(url, FileNotFoundError("its socket is gone"))
             return False
-        client = await self._client_of(path) if is_here else self._client
+        head = self._head(url, scope)
         try:
-            async with client.request(
-                scope["method"],
-                import_module("yarl").URL(target, encoded=True),
-                headers=[*kept, (_FORWARDED, self.id), (_FOR, self._id_at(url))],
-                data=body or None,
-                allow_redirects=False,
-                skip_auto_headers=("User-Agent", "Accept-Encoding", "Content-Type", "Accept"),
-            ) as response:
+            response = await self._client_of(path if is_here else "").send(head, body, connect_s=_CONNECT_S)
+            try:
                 await relay.send_all(response)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            finally:
+                await response.aclose()
+        except ExchangeError as error:
             self._avoid(url, error)
-            return False
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._avoid(url, error)
-            return None
+            return False if error.kind is FailureKind.UNSENT else None
         return True
+
+    def _head(self, url: str, scope: Scope) -> RequestHead:
+        query = scope.get("query_string", b"").decode("latin-1")
+        target = replace(HttpUrl.parse(url.partition("#")[0]), path=quote(scope["path"]), query=query)
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        kept = [(name, value) for name, value in headers if name.encode().lower() not in _HOP_BY_HOP]
+        return RequestHead(scope["method"], target, (*kept, (_FORWARDED, self.id), (_FOR, self._id_at(url))))
 
     async def neighbor(self, replica: str) -> str | None:
         """The address of another process of this machine; None for this one, and for any other."""
@@ -426,13 +414,12 @@ class _Relay:
         self.has_begun = False
         """Whether the client has got a part of it."""
 
-    async def send_all(self, response: Any) -> None:
+    async def send_all(self, response: HttpResponse) -> None:
         """Send the response. Raises as the connection to the other process does."""
-        headers = [(name.lower(), value) for name, value in response.raw_headers]
-        kept = [(name, value) for name, value in headers if name not in _HOP_BY_HOP]
+        kept = [(name, value) for name, value in response.headers if name not in _HOP_BY_HOP]
         start = {"type": "http.response.start", "status": response.status, "headers": kept}
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            body = await response.read()
+        if not response.header(b"content-type").startswith("text/event-stream"):
+            body = b"".join([part async for part in response])
             self.has_begun = True
             await self._send({**start, "headers": [*kept, (b"content-length", str(len(body)).encode())]})
             await self._send({"type": "http.response.body", "body": body})
@@ -440,7 +427,7 @@ class _Relay:
         self.has_begun = True
         await self._send(start)
         try:
-            async for part in response.content.iter_any():
+            async for part in response:
                 await self._send({"type": "http.response.body", "body": part, "more_body": True})
         finally:  # the client opens a stream again that has ended
             with anyio.move_on_after(1, shield=True):

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
-from mcp.client.auth.utils import extract_scope_from_www_auth, issuers_match, union_scopes
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, issuers_match, union_scopes
 from mcp.shared._httpx_utils import RedirectAwareAuth
 from mcp.shared.auth import (
     AuthorizationCodeResult,
@@ -27,16 +27,15 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 from pydantic_core import from_json
 
+from toolcrib.protocol.failures import ExchangeError
 from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
-from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
+from toolcrib.upstream.guarded_fetch import GuardedFetch, TrustedHosts
 from toolcrib.upstream.logins.vault import Login
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
-from toolcrib.upstream.transports.http import proxy_of, ssl_context
-from toolcrib.upstream.transports.http_failures import describe_transport_error
-from toolcrib.upstream.transports.http_pool import http_client
-from toolcrib.upstream.transports.http_transport import VERSION_HEADER
+from toolcrib.upstream.transports.http_client import HttpUrl, proxy_of
+from toolcrib.upstream.transports.http_requests import VERSION_HEADER, parse_url
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +46,8 @@ _FLOW_ERRORS: Final = (
     httpx2.InvalidURL,
     ValueError,  # the SDK's models refuse what an authorization server says
 )
+_OWN_HEADERS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+"""Headers that the client writes itself."""
 _PKCE_METHOD: Final = "S256"
 _SECRET_FIELDS: Final = ("assertion", "client_assertion", "code", "code_verifier", "refresh_token", "subject_token")
 _IN_FLOW: ContextVar[bool] = ContextVar("in_flow", default=False)
@@ -80,6 +81,11 @@ class Challenge:
     @property
     def scope(self) -> str:
         return extract_scope_from_www_auth(self.response) or ""
+
+    @property
+    def error(self) -> str:
+        """What kind of refusal the server says that it is."""
+        return extract_field_from_www_auth(self.response, "error") or ""
 
     @property
     def is_step_up(self) -> bool:
@@ -117,24 +123,21 @@ class FlowRunner:
         sent = list[str]()
         _quiet_sdk()
         try:
-            async with self._client() as client:
-                steps = flow.async_auth_flow(request)
-                try:
-                    outgoing = await anext(steps)
-                    while outgoing is not request or given is not None:
-                        if outgoing is request and given is not None:
-                            response, given = given, None
-                        else:
-                            sent += _secrets_in(outgoing)
-                            response = await client.send(outgoing, follow_redirects=False)
-                            check(response)
-                        outgoing = await steps.asend(response)
-                except StopAsyncIteration:
-                    pass
-                finally:
-                    await steps.aclose()
-        except httpx2.TransportError as error:
-            raise LoginFailed(f"its authorization server cannot be used: {_transport_reason(error)}") from error
+            steps = flow.async_auth_flow(request)
+            try:
+                outgoing = await anext(steps)
+                while outgoing is not request or given is not None:
+                    if outgoing is request and given is not None:
+                        response, given = given, None
+                    else:
+                        sent += _secrets_in(outgoing)
+                        response = await self.send(outgoing)
+                        check(response)
+                    outgoing = await steps.asend(response)
+            except StopAsyncIteration:
+                pass
+            finally:
+                await steps.aclose()
         except _FLOW_ERRORS as error:
             raise self.failure(_flow_reason(error), sent) from error
         finally:
@@ -142,15 +145,14 @@ class FlowRunner:
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a single request. Raises `LoginFailed`."""
+        headers = [(name, value) for name, value in request.headers.items() if name not in _OWN_HEADERS]
         try:
-            async with self._client() as client:
-                return await client.send(request, follow_redirects=False)
-        except httpx2.TransportError as error:
-            raise LoginFailed(f"its authorization server cannot be used: {_transport_reason(error)}") from error
-
-    def _client(self) -> httpx2.AsyncClient:
-        transport = GuardedTransport(ssl_context(), self._trusted, proxy=proxy_of(httpx2.URL(self._url)))
-        return http_client(transport)
+            fetch = GuardedFetch(self._trusted, proxy=proxy_of(parse_url(self._url, self._redact)))
+            found = await fetch(request.method, str(request.url), headers, request.content)
+        except ExchangeError as error:
+            reason = one_line(error.reason, MAX_REASON).rstrip(".")
+            raise LoginFailed(f"its authorization server cannot be used: {reason}") from error
+        return httpx2.Response(found.status, headers=found.headers, content=found.body, request=request)
 
 
 def _trusted_hosts(options: ServerOptions) -> TrustedHosts:
@@ -164,11 +166,6 @@ def _secrets_in(request: httpx2.Request) -> list[str]:
     """Return the secrets in the form that a request sends."""
     form = dict(parse_qsl(request.content.decode("utf-8", "replace")))
     return [form[name] for name in _SECRET_FIELDS if name in form]
-
-
-def _transport_reason(error: httpx2.TransportError) -> str:
-    known = describe_transport_error(error)
-    return one_line(str(error), MAX_REASON).rstrip(".") if isinstance(error, httpx2.UnsupportedProtocol) else known
 
 
 def _flow_reason(error: Exception) -> str:
@@ -351,7 +348,11 @@ class PersonFlow(OAuthClientProvider):
         endpoint = "" if metadata is None else str(metadata.authorization_endpoint)
         if "?" in endpoint:  # the SDK adds a second question mark
             url = f"{endpoint}&{url.removeprefix(f'{endpoint}?')}"
-        if problem := self._trusted.problem(httpx2.URL(url)):
+        try:
+            problem = self._trusted.problem(HttpUrl.parse(url))
+        except ValueError as error:
+            problem = str(error)
+        if problem:
             raise OAuthFlowError(f"The login page cannot be used: {problem}")
         parts = urlsplit(url)
         more = urlencode(dict(self._auth.parameters))

@@ -39,7 +39,7 @@ from toolcrib.upstream.logins.flows import Challenge, FlowRunner, KeptTokens, Lo
 from toolcrib.upstream.logins.oauth import ServerCredentials
 from toolcrib.upstream.options import IdentityProviderOptions, OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
-from toolcrib.upstream.transports.http_failures import NoAccessToken
+from toolcrib.upstream.transports.http_requests import NoAccessToken
 
 _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.2

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import anyio
 import httpx2
-from mcp.client.auth.utils import extract_field_from_www_auth
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from toolcrib.errors import StateUnavailable, ToolcribError
 from toolcrib.protocol.negotiation import CLIENT_INFO
@@ -24,18 +23,24 @@ from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S
 from toolcrib.upstream.logins.flows import Ask, Challenge, FlowRunner, LoginFailed, PersonFlow, plain_model
 from toolcrib.upstream.logins.vault import Login, LoginRejected, LoginVault, login_key
-from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
-from toolcrib.upstream.redact import bare_url
-from toolcrib.upstream.transports.http import proxy_of, ssl_context
-from toolcrib.upstream.transports.http_failures import LoginNeeded, NoAccessToken
-from toolcrib.upstream.transports.http_pool import AiohttpTransport, http_client
-from toolcrib.upstream.transports.http_transport import SESSION_HEADER, VERSION_HEADER, same_origin
+from toolcrib.upstream.options import FleetOptions, OAuthClientOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor, bare_url
+from toolcrib.upstream.transports.base import AutoResetEvent
+from toolcrib.upstream.transports.http_bodies import discard
+from toolcrib.upstream.transports.http_requests import (
+    SESSION_HEADER,
+    VERSION_HEADER,
+    LoginNeeded,
+    NoAccessToken,
+    Refusal,
+    ServerRequests,
+    refusal_in,
+)
 
 logger = logging.getLogger(__name__)
 
-_METHOD_HEADER: Final = "mcp-method"
-_MAX_ANSWERS: Final = 2
-"""How many challenges of a server are answered for one request."""
+_BAD_REQUEST: Final = 400
+_UNAUTHORIZED: Final = 401
 _REFRESH_TIMEOUT_S: Final = 15.0
 """For a refresh with all its redirects; shorter than the lease under which it runs."""
 _MAX_CHALLENGE: Final = 4096
@@ -45,75 +50,38 @@ _NEW_CLIENT: Final = "invalid_client"
 _NOT_LOGGED_IN: Final = "it needs a login"
 
 
-class OAuthTransport(httpx2.AsyncBaseTransport):
-    """Adds access tokens to the requests to one server, and gets better ones if it refuses them."""
-
-    def __init__(self, inner: httpx2.AsyncBaseTransport, url: str, credentials: "ServerCredentials") -> None:
-        self._inner = inner
-        self._url = httpx2.URL(url)
-        self._credentials = credentials
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the response. Raises `LoginNeeded` if a person must log in first."""
-        if not same_origin(self._url, request.url):
-            return await self._inner.handle_async_request(request)
-        await request.aread()
-        used = await self._credentials.token()
-        response = await self._inner.handle_async_request(_with_token(request, used))
-        for _ in range(_MAX_ANSWERS):
-            challenge = _challenge(request, response)
-            fresh = None if challenge is None else await self._credentials.answer(challenge, used)
-            if fresh is None:
-                break
-            await response.aclose()
-            used = fresh
-            response = await self._inner.handle_async_request(_with_token(request, used))
-        return response
-
-
-def _with_token(request: httpx2.Request, token: str | None) -> httpx2.Request:
-    if token is not None:
-        request.headers["authorization"] = f"Bearer {token}"
-    return request
-
-
-def _challenge(request: httpx2.Request, response: httpx2.Response) -> Challenge | None:
-    """Return the challenge in a response: any 401, and a 403 for lack of scopes."""
-    lacks_scope = (
-        response.status_code == httpx2.codes.FORBIDDEN
-        and extract_field_from_www_auth(response, "error") == "insufficient_scope"
-    )
+def _challenge(refusal: Refusal) -> Challenge | None:
+    """Return the challenge in a refusal: any 401, and a 403 for lack of scopes."""
+    challenge = Challenge(refusal.status, refusal.www_authenticate[:_MAX_CHALLENGE], refusal.version)
     # A server that does not know the probe may want every right for it.
-    is_probe = request.headers.get(_METHOD_HEADER) == "server/discover"
-    if response.status_code != httpx2.codes.UNAUTHORIZED and (is_probe or not lacks_scope):
+    if refusal.status != _UNAUTHORIZED and (refusal.is_probe or challenge.error != "insufficient_scope"):
         return None
-    header = response.headers.get("www-authenticate", "")[:_MAX_CHALLENGE]
-    return Challenge(response.status_code, header, request.headers.get(VERSION_HEADER, ""))
+    return challenge
 
 
 async def first_challenge(options: ServerOptions) -> Challenge:
     """Return what the server answers to a request without a token, if it refuses it; else a challenge that says
-    nothing. Raises `httpx2.TransportError`.
+    nothing. Raises `ExchangeError`.
     """
-    version = LATEST_HANDSHAKE_VERSION
-    headers = {"accept": "application/json, text/event-stream", VERSION_HEADER: version}
-    start = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
-    transport = AiohttpTransport(ssl_context(), proxy=proxy_of(httpx2.URL(options.url)))
-    async with http_client(transport, options.headers) as client:
+    headers = {VERSION_HEADER: LATEST_HANDSHAKE_VERSION}
+    start = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
+    requests = ServerRequests(options, FleetOptions(), Redactor(options), None, AutoResetEvent())
+    session = None
+    try:
         with anyio.move_on_after(REQUEST_TIMEOUT_S):
             # Some servers let everybody begin, and ask for a token when the tools are listed.
             for method, params in (("initialize", start), ("tools/list", {})):
                 message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-                request = client.build_request("POST", bare_url(options.url), json=message, headers=headers)
-                response = await client.send(request, stream=True)
-                await response.aclose()
-                if (found := _challenge(request, response)) is not None:
-                    return found
-                if SESSION_HEADER in response.headers:
-                    headers[SESSION_HEADER] = response.headers[SESSION_HEADER]
+                reply = await requests.send("POST", requests.url, headers, to_json(message), session=session)
+                await discard(reply.response)
+                if reply.response.status >= _BAD_REQUEST:
+                    found = _challenge(refusal_in(reply.response, headers))
+                    if found is not None:
+                        return found
+                session = reply.response.header(SESSION_HEADER.encode()) or session
+    finally:
+        with anyio.CancelScope(shield=True):
+            await requests.aclose()
     return Challenge()
 
 
@@ -128,6 +96,13 @@ class ServerCredentials(ABC):
         """Return a token that has not expired, refreshed if need be; None to try without. Raises `LoginNeeded`, and
         `NoAccessToken` if there should be one but cannot be now.
         """
+
+    async def after(self, refusal: Refusal, used: str | None) -> str | None:
+        """Return a token that should satisfy the server, which refused the used one; None if there is no better one, or
+        the refusal is about something else. Raises `LoginNeeded` if a person must log in first.
+        """
+        challenge = _challenge(refusal)
+        return None if challenge is None else await self.answer(challenge, used)
 
     @abstractmethod
     async def answer(self, challenge: Challenge, used: str | None) -> str | None:

@@ -17,17 +17,16 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
-import httpx2
 from mcp.shared.auth import AuthorizationCodeResult
 
 from toolcrib.errors import ExecutionFailed, InvalidRequest, LoginRequired, NotStarted, ServerUnavailable, ToolcribError
+from toolcrib.protocol.failures import ExchangeError
 from toolcrib.state.base import StateStore
 from toolcrib.types import Caller, Context, Object
 from toolcrib.upstream.logins.flows import LoginFailed
-from toolcrib.upstream.logins.oauth import OAuthTransport, ServerCredentials, StoredLogin
+from toolcrib.upstream.logins.oauth import ServerCredentials, StoredLogin
 from toolcrib.upstream.logins.vault import LoginPage, LoginVault, caller_of, login_key, principal_of
 from toolcrib.upstream.options import LoginOptions, OAuthClientOptions, ServerOptions
-from toolcrib.upstream.transports.http import WithTokens  # noqa: TID253 - as heavy as this
 
 logger = logging.getLogger(__name__)
 
@@ -162,17 +161,6 @@ class LoginService:
 
         return make_credentials(options, auth, principal)
 
-    def with_tokens(self, options: ServerOptions, caller: Caller | None = None) -> WithTokens | None:
-        """Return what adds the tokens to a transport's requests."""
-        credentials = self.credentials(options, caller)
-        if credentials is None:
-            return None
-
-        def wrap(inner: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
-            return OAuthTransport(inner, options.url, credentials)
-
-        return wrap
-
     def present(self, ctx: Context, options: ServerOptions) -> None:
         """Take the caller's own token over, for a server whose tokens depend on it. The local caller has none: it uses
         what lists the tools.
@@ -188,7 +176,7 @@ class LoginService:
             try:
                 await login.token()
                 pause_s = login.until_refresh_s
-            except httpx2.TransportError as error:  # it is reported by the requests that it concerns
+            except ExchangeError as error:  # it is reported by the requests that it concerns
                 logger.debug("%s: its login cannot be refreshed: %s", options.name, error)
                 pause_s = _MAX_PAUSE_S
             with anyio.move_on_after(min(max(pause_s, _MIN_PAUSE_S), _MAX_PAUSE_S)):
@@ -204,7 +192,7 @@ class LoginService:
         while login.logged_in_at in (0.0, refused):
             with anyio.move_on_after(_VAULT_POLL_S):
                 await login.changed.wait()
-            with suppress(httpx2.TransportError):
+            with suppress(ExchangeError):
                 await login.reload()
 
     # -- logins under way ------------------------------------------------------------------------------------------
@@ -275,8 +263,8 @@ class LoginService:
             pending.failure = error.reason
         except ToolcribError as error:
             pending.failure = error.message.rstrip(".")
-        except httpx2.HTTPError as error:
-            pending.failure = f"its authorization server cannot be reached ({type(error).__name__})"
+        except ExchangeError as error:
+            pending.failure = error.reason
         except OSError as error:
             pending.failure = f"no port can be opened for the answer: {error.strerror or error}"
         finally:

@@ -1,27 +1,21 @@
-"""Read the bodies of HTTP responses: decoded, within bounds, and in the shape that the MCP session expects.
-
-The session of the SDK rejects a whole response over one byte that it does not expect. So it gets copies of the messages
-in a response, and nothing else. Callers' requests do without it, and read bodies as they are.
-"""
+"""Read the bodies of HTTP responses: decoded, within bounds, and the messages in those that are event streams."""
 
 import codecs
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
-import httpx2
 
-from toolcrib.upstream.transports.bounds import Bounds, Meter, take_turn
-from toolcrib.upstream.transports.framing import (
-    EventParser,
-    ServerEvent,
-    flood_pause_s,
-    message_for_session,
-    without_repeats,
-)
-from toolcrib.upstream.transports.http_connection import BadResponse
+from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.messages import NESTED_TOO_DEEP, TooDeepError
+from toolcrib.upstream.transports.base import Message
+from toolcrib.upstream.transports.bounds import Bounds, Meter, run_in_steps, take_turn
+from toolcrib.upstream.transports.framing import EventParser, flood_pause_s, parse_in_steps, without_repeats
+from toolcrib.upstream.transports.http_connection import HttpResponse
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
@@ -32,11 +26,15 @@ _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 _BARE_DEFLATE: Final = -zlib.MAX_WBITS
 """What some servers send as `deflate`, without the frame of zlib."""
 _INFLATED_BYTES: Final = 256 * 1024
-_BODY_HEADERS: Final = ("content-encoding", "content-length", "transfer-encoding")
+_END_S: Final = 0.02
+"""How long to wait for the end of a stream after its result."""
+_UNREADABLE_EVENT: Final = "its response holds an event that is not a JSON-RPC message, and no result"
 
 
-async def read_bounded(response: httpx2.Response, bounds: Bounds) -> bytes | str:
-    """Read the whole body, decoded; return how it breaks the bounds if it does."""
+async def read_bounded(response: HttpResponse, bounds: Bounds) -> bytes | str:
+    """Read the whole body, decoded; return how it breaks the bounds if it does. Raises `ExchangeError`."""
+    if response.body is not None and len(response.body) <= bounds.nodes and b"content-encoding" not in response.names:
+        return response.body
     parts, meter = list[bytes](), Meter()
     try:
         async for chunk in byte_chunks(response):
@@ -49,11 +47,11 @@ async def read_bounded(response: httpx2.Response, bounds: Bounds) -> bytes | str
                 return problem
             await take_turn(meter.size, len(chunk))
     finally:
-        await _stream_of(response).aclose()
+        await response.aclose()
     return b"".join(parts)
 
 
-async def read_beginning(response: httpx2.Response, most: int) -> bytes:
+async def read_beginning(response: HttpResponse, most: int) -> bytes:
     """Read the first event of a stream, or the whole of any other body, but not much more than `most` bytes."""
     text = b""
     try:
@@ -62,7 +60,7 @@ async def read_beginning(response: httpx2.Response, most: int) -> bytes:
             if b"\n\n" in text or len(text) > most:
                 break
     finally:
-        await _stream_of(response).aclose()
+        await response.aclose()
     return text
 
 
@@ -78,18 +76,16 @@ def kind_of(body: bytes) -> str:
     return EVENT_STREAM if start.startswith(_EVENT_STARTS) else ""
 
 
-def byte_chunks(response: httpx2.Response) -> AsyncIterable[bytes]:
+def byte_chunks(response: HttpResponse) -> AsyncIterable[bytes]:
     """The body as it arrives, decoded."""
-    # The bare stream: reading through the response costs more than everything else here.
-    stream = _stream_of(response)
-    encoding = response.headers.get("content-encoding", "").strip().lower()
-    return stream if encoding in ("", "identity") else _inflated(stream, encoding)
+    encoding = response.header(b"content-encoding").strip().lower()
+    return response if encoding in ("", "identity") else _inflated(response, encoding)
 
 
-async def _inflated(stream: httpx2.AsyncByteStream, encoding: str) -> AsyncIterator[bytes]:
-    """Decode a compressed body in small parts: a few bytes can hold gigabytes. Raises `BadResponse`."""
+async def _inflated(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterator[bytes]:
+    """Decode a compressed body in small parts: a few bytes can hold gigabytes. Raises `ExchangeError`."""
     if encoding not in _ENCODINGS:
-        raise BadResponse("it sent an encoding that was not asked for")
+        raise _undecodable("it sent an encoding that was not asked for")
     inflater: Any = None
     try:
         async for chunk in stream:
@@ -106,9 +102,9 @@ async def _inflated(stream: httpx2.AsyncByteStream, encoding: str) -> AsyncItera
         while inflater is not None and (part := inflater.decompress(inflater.unconsumed_tail, _INFLATED_BYTES)):
             yield part
     except zlib.error as error:
-        raise BadResponse("its compressed response cannot be decoded") from error
+        raise _undecodable("its compressed response cannot be decoded") from error
     if inflater is not None and not inflater.eof:
-        raise BadResponse("its compressed response was cut off")
+        raise _undecodable("its compressed response was cut off")
 
 
 def _inflater(encoding: str, first: bytes) -> Any:
@@ -119,81 +115,84 @@ def _inflater(encoding: str, first: bytes) -> Any:
     return zlib.decompressobj(_GZIP_OR_ZLIB)
 
 
-class _SessionEvents(httpx2.AsyncByteStream):
-    """A stream of events with only the messages in it. It ends where an event breaks the bounds, and a flood in it
-    costs little.
-    """
+def _undecodable(reason: str) -> ExchangeError:
+    return ExchangeError(FailureKind.LOST, reason)
 
-    def __init__(self, response: httpx2.Response, bounds: Bounds, *, answers: bool) -> None:
-        self._response = response
+
+async def discard(response: HttpResponse) -> None:
+    """Read what little may be left of a response whose body says nothing, so that its connection can be used again."""
+    try:
+        with anyio.move_on_after(_END_S), suppress(ExchangeError):
+            async for _ in response:
+                pass
+    finally:
+        await response.aclose()
+
+
+class MessageStream:
+    """The messages in one stream of events. A flood of notifications in it costs little."""
+
+    def __init__(self, chunks: AsyncIterable[bytes], bounds: Bounds) -> None:
+        """`bounds` is how much one message may hold."""
+        self._chunks = aiter(chunks)
+        self._parser = EventParser(bounds)
         self._bounds = bounds
-        self._answers = answers
+        self._waiting: deque[Message] = deque()
+        self._has_ended = False
+        self.problem = ""
+        """What was wrong with an event that could not be read."""
+        self.last_event_id = ""
+        self.retry_s: float | None = None
+        """When to ask for the rest of a stream that has ended, if it says so."""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        parser = EventParser(self._bounds)
-        async for chunk in byte_chunks(self._response):
+    async def next(self) -> Message | None:
+        """Return the next message; None when the stream has ended or broken off.
+
+        Raises `ExchangeError` for one that is too large, or nested too deep.
+        """
+        while not self._waiting and not self._has_ended:
+            await self._read()
+        return self._waiting.popleft() if self._waiting else None
+
+    async def _read(self) -> None:
+        chunk = b""
+        try:
+            chunk = await anext(self._chunks)
+            events = list(self._parser.feed(chunk))
+        except StopAsyncIteration:
+            self._has_ended, events = True, list(self._parser.end())
+        except ExchangeError:
+            self._has_ended = True
+            return
+        except OverflowError as error:
+            raise ExchangeError(FailureKind.ANSWER, f"its response {error}") from error
+        await take_turn(self._parser.pending_bytes, len(chunk))
+        for event in events:
+            self.last_event_id = event.id or self.last_event_id
+            self.retry_s = self.retry_s if event.retry_s is None else event.retry_s
+        await self._take([event.data for event in events if event.data])
+
+    async def _take(self, texts: list[bytes]) -> None:
+        kept = without_repeats(texts)
+        for text in kept:
             try:
-                events = list(parser.feed(chunk))
-            except OverflowError:
-                return
-            await take_turn(parser.pending_bytes, len(chunk))
-            kept = self._written(events)
-            if kept:
-                yield b"".join(kept)
-            await anyio.sleep(flood_pause_s(len(events), len(kept)))
-        yield b"".join(self._written(parser.end()))
+                value = await run_in_steps(parse_in_steps(text, is_list=self._bounds.in_steps))
+            except TooDeepError as error:
+                raise ExchangeError(FailureKind.ANSWER, f"its response {NESTED_TOO_DEEP}") from error
+            except ValueError:  # what follows it may still be the result
+                self.problem = self.problem if self._has_ended else _UNREADABLE_EVENT
+                continue
+            self._waiting += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+        if pause_s := flood_pause_s(len(texts), len(kept)):
+            await anyio.sleep(pause_s)
 
-    def _written(self, events: Iterable[ServerEvent]) -> list[bytes]:
-        return without_repeats([text for event in events if (text := self._event(event))])
-
-    def _event(self, event: ServerEvent) -> bytes:
-        """Return the event as the session reads it; empty if there is nothing in it that it should see."""
-        message = message_for_session(event.data, answers=self._answers) if event.data else None
-        lines = [b"data: " + message] if message else []
-        if event.id:
-            lines.append(b"id: " + event.id.encode())
-        if event.retry_s is not None:
-            lines.append(b"retry: %d" % (event.retry_s * 1000))
-        return b"\n".join(lines) + b"\n\n" if lines else b""
+    async def drain(self) -> None:
+        """Wait for the end of the stream, which usually follows the result: only then is its connection free."""
+        with anyio.move_on_after(_END_S), suppress(ExchangeError):
+            while not self._has_ended:
+                self._has_ended = await anext(self._chunks, None) is None
 
     async def aclose(self) -> None:
-        await _stream_of(self._response).aclose()
-
-
-def events_for_session(response: httpx2.Response, bounds: Bounds, *, answers: bool = False) -> httpx2.Response:
-    """Return a stream of events for the session; with `answers`, a message that names no request is the answer to its
-    own.
-    """
-    return httpx2.Response(
-        response.status_code,
-        headers=_decoded_headers(response),
-        stream=_SessionEvents(response, bounds, answers=answers),
-        extensions=response.extensions,
-    )
-
-
-def with_body(response: httpx2.Response, body: bytes, kind: str = "") -> httpx2.Response:
-    """Return the response with the body that was read from it, and with the content type that it has."""
-    headers = response.headers
-    if "content-encoding" in headers or (kind and not headers.get("content-type", "").lower().startswith(kind)):
-        headers = _decoded_headers(response)
-        if kind:
-            headers["content-type"] = kind
-        return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
-    response.stream = httpx2.ByteStream(body)
-    return response
-
-
-def _decoded_headers(response: httpx2.Response) -> httpx2.Headers:
-    """The headers of a response whose body is decoded."""
-    headers = response.headers.copy()
-    if "content-encoding" in headers:
-        for name in _BODY_HEADERS:
-            headers.pop(name, None)
-    return headers
-
-
-def _stream_of(response: httpx2.Response) -> httpx2.AsyncByteStream:
-    if not isinstance(response.stream, httpx2.AsyncByteStream):
-        raise TypeError("an asynchronous transport must return an asynchronous stream")
-    return response.stream
+        """Leave the stream."""
+        if isinstance(self._chunks, AsyncGenerator):
+            await self._chunks.aclose()

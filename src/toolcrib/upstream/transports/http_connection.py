@@ -1,21 +1,28 @@
-"""A connection to an upstream server: HTTP/1.1 exchanges, one after the other, without a general client.
+"""A connection to an upstream server: HTTP/1.1 exchanges, one after the other.
 
 A short JSON response, as most are, is read from its bytes once it is whole; any other one by the parser of
-`httptools`.
+`httptools` or, where that is not installed, of `h11`.
 """
 
 import asyncio
 import math
-import re
 import select
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
-import httpx2
+from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.upstream.transports import http_parser
+from toolcrib.upstream.transports.http_parser import (
+    PARSER_ERRORS,
+    WHOLE_BYTES,
+    Headers,
+    PlainHead,
+    ResponseParser,
+    kept_s,
+    read_plain,
+)
 
-_WHOLE_BYTES: Final = 64 * 1024
-"""Longer bodies are passed on as they arrive."""
 _BUFFERED_BYTES: Final = 256 * 1024
 """Of a body that is read more slowly than it arrives, until the server has to wait."""
 _HEAD_BYTES: Final = 64 * 1024
@@ -23,29 +30,12 @@ _JSON: Final = b"application/json"
 _FIRST_FINAL_STATUS: Final = 200
 _POLL: Final = getattr(select, "poll", None)
 """None on Windows, where `select` has no limit that matters."""
-_PLAIN_HEAD: Final = re.compile(
-    rb"HTTP/1\.1 ([2-5][0-9][0-9]) [\t -~]*\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)+)\r\n"
-)
-"""The head of a response in which nothing is open to interpretation."""
-CUT_OFF: Final = "its response was cut off"
+UNANSWERED: Final = "the connection was closed without an answer"
+_CLOSED: Final = "the connection was closed"
+BROKEN: Final = "the connection broke off"
+_CUT_OFF: Final = "its response was cut off"
 NOT_HTTP: Final = "its response is not HTTP"
-_HEAD_END: Final = b"\r\n\r\n"
-_SINGLE: Final = frozenset({b"content-length", b"content-type", b"connection"})
-"""Headers of which a second one would make the first one doubtful."""
-_BODILESS: Final = frozenset({204, 304})
-_MAX_HEADS: Final = 256
-_MAX_KEPT_BYTES: Final = 2048
-"""Of a head that is remembered."""
-_MAX_LENGTH_DIGITS: Final = 6
 _KEEP_ALIVE: Final = b"keep-alive"
-_KEPT_FOR: Final = re.compile(rb"(?:.*,)?[\t ]*timeout[\t ]*=[\t ]*([0-9]{1,9})[\t ]*(?:,.*)?", re.IGNORECASE)
-"""A header `Keep-Alive` that says for how many seconds the server keeps the connection."""
-
-Headers = list[tuple[bytes, bytes]]
-
-
-class BadResponse(httpx2.RemoteProtocolError):
-    """A response that is not HTTP, breaks a limit, or breaks off, as its text says. The request may have run."""
 
 
 class ConnectionOwner(Protocol):
@@ -61,28 +51,28 @@ class ConnectionOwner(Protocol):
         """Take a connection back whose exchange has ended."""
 
 
-class _PlainHead(NamedTuple):
-    """The head of a response that is a JSON message of known length, after which the connection stays open."""
+class BodySource(Protocol):
+    """Where the rest of a response comes from."""
 
-    status: int
-    headers: Headers
-    names: frozenset[bytes]
-    length: int
-    kept_s: float
+    async def read(self) -> bytes | None:
+        """Return the next part of the body; None at its end. Raises `ExchangeError`."""
+
+    async def end_response(self) -> None:
+        """Read no more of the response."""
 
 
-class PooledResponse(httpx2.AsyncByteStream):
-    """A response, and the stream of its body."""
+class HttpResponse:
+    """A response, and the stream of its body. To be closed."""
 
     def __init__(
         self,
-        connection: "HttpConnection",
+        source: BodySource,
         status: int,
         headers: Headers,
         body: bytes | None,
         names: frozenset[bytes] | None = None,
     ) -> None:
-        self._connection = connection
+        self._source = source
         self.names = frozenset(name for name, _ in headers) if names is None else names
         """Those of the headers."""
         self.status = status
@@ -92,38 +82,43 @@ class PooledResponse(httpx2.AsyncByteStream):
         """The whole body of a short JSON response; None if it has to be read from the stream."""
         self._is_closed = body is not None
 
+    def header(self, name: bytes) -> str:
+        """Return the first header of this name, which is in lower case; empty if there is none."""
+        return next((value for key, value in self.headers if key == name), b"").decode("latin-1")
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The headers as text."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self.headers)}
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self.body is not None:
             yield self.body
             return
-        while (chunk := await self._connection.read()) is not None:
+        while (chunk := await self._source.read()) is not None:
             yield chunk
 
     async def aclose(self) -> None:
         """Return the connection to the pool, or close it if the body was not read to its end."""
         if not self._is_closed:  # by the second time, another exchange may have the connection
             self._is_closed = True
-            self._connection.end_response()
+            await self._source.end_response()
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection, with one exchange at a time."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
-        import httptools  # noqa: PLC0415 - optional
-
-        self._new_parser = httptools.HttpResponseParser
-        self._parser_errors = (httptools.HttpParserError, httptools.HttpParserUpgrade)
-        self._parser: Any
+        self._parser: ResponseParser
         """Made for a response that is not plain."""
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[PooledResponse] | None = None
+        self._waiter: asyncio.Future[HttpResponse] | None = None
         """Of the response; None once it is there."""
         self._reader: asyncio.Future[None] | None = None
         """Of the next part of a streamed body."""
         self._is_complete = True
-        self._error: httpx2.TransportError | None = None
+        self._error: ExchangeError | None = None
         self._poll: Callable[[int], Sequence[Any]] | None = None
         """Whether there is something to read, given how long to wait for it; None where `select` has to say so."""
         self._loop = asyncio.get_running_loop()
@@ -139,7 +134,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _reset(self) -> None:
         """Forget what was parsed."""
-        self._parser = None
+        self._is_parsing = False
         self._held = b""
         """The beginning of a plain response: many servers send its head and its body separately."""
         self._headers: Headers = []
@@ -172,16 +167,16 @@ class HttpConnection(asyncio.Protocol):
             self._poll = poll.poll
         self._owner.added(self)
 
-    async def send(self, request: bytes, timeout_s: float | None = None) -> PooledResponse:
-        """Send a request. Raises `httpx2.TransportError`, and `TimeoutError` where there is a limit.
+    async def send(self, request: bytes, timeout_s: float | None = None) -> HttpResponse:
+        """Send a request. Raises `ExchangeError`, and `TimeoutError` where there is a limit.
 
         Closes the connection if it is cancelled, and at the limit.
         """
         if self._transport is None or self._error is not None:
             self.close()
-            raise self._error or httpx2.RemoteProtocolError("the connection was closed")
+            raise self._error or _lost(_CLOSED)
         self._is_complete = False
-        waiter: asyncio.Future[PooledResponse] = self._loop.create_future()
+        waiter: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._waiter = waiter
         self._limit(timeout_s)
         self._transport.write(request)
@@ -222,7 +217,7 @@ class HttpConnection(asyncio.Protocol):
             waiter.set_exception(TimeoutError())
 
     async def read(self) -> bytes | None:
-        """Return the next part of a body; None at its end. Raises `httpx2.TransportError`."""
+        """Return the next part of a body; None at its end. Raises `ExchangeError`."""
         while not self._parts:
             if self._error is not None and not self._is_complete:
                 raise self._error
@@ -240,16 +235,16 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
         return chunk
 
-    def end_response(self) -> None:
-        """Return a connection to the pool whose body was read; close it otherwise."""
-        if self._is_complete and not self._parts and not self.is_closing:
+    async def end_response(self) -> None:
+        """Return a connection to the pool whose response has arrived whole; close it otherwise."""
+        if self._is_complete and not self.is_closing:
             self._release()
         else:
             self.close()
 
     def close(self) -> None:
         """Close at once; what waits for it fails."""
-        self._fail(httpx2.RemoteProtocolError("the connection was closed"))
+        self._fail(_lost(_CLOSED))
         if self._transport is not None:
             self._transport.abort()
 
@@ -258,23 +253,21 @@ class HttpConnection(asyncio.Protocol):
         if exc is None and reads_to_end:
             self.on_message_complete()
         elif exc is None and not self._is_complete and (self._has_head or self._held):
-            self._fail(BadResponse(CUT_OFF))
-        elif exc is None:
-            self._fail(httpx2.RemoteProtocolError("the connection was closed without an answer"))
+            self._fail(_lost(_CUT_OFF))
         else:
-            self._fail(httpx2.ReadError(str(exc)))
+            self._fail(_lost(UNANSWERED if exc is None else BROKEN))
         self._transport = None
         self._cancel_timer()
-        self._error = self._error or httpx2.RemoteProtocolError("the connection was closed")
+        self._error = self._error or _lost(_CLOSED)
         self._owner.removed(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_complete:
             self.close()  # the server speaks out of turn
             return
-        if self._parser is None:
+        if not self._is_parsing:
             data = self._held + data
-            plain = _read_plain(data)
+            plain = read_plain(data)
             if plain is not None:
                 head, body = plain
                 self._held = b"" if len(body) == head.length else data
@@ -282,29 +275,30 @@ class HttpConnection(asyncio.Protocol):
                     self._take_plain(head, body)
                 return
             self._held = b""
-            self._parser = self._new_parser(self)
+            self._is_parsing = True
+            self._parser = http_parser.new_parser(self)
         try:
             self._parser.feed_data(data)
-        except self._parser_errors:
-            self._fail(BadResponse(NOT_HTTP))
+        except PARSER_ERRORS:
+            self._fail(_lost(NOT_HTTP))
             self.close()
             return
         if not self._has_head:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES:
-                self._fail(BadResponse("the head of its response is too large"))
+                self._fail(_lost("the head of its response is too large"))
                 self.close()
         elif self._is_read():
             # Only now: a message that is followed by more bytes has failed to parse.
             self._release()
 
-    def _take_plain(self, head: _PlainHead, body: bytes) -> None:
+    def _take_plain(self, head: PlainHead, body: bytes) -> None:
         self._is_complete = True
         waiter, self._waiter = self._waiter, None
         if waiter is None or waiter.done():
             self.close()  # it came too late, and its exchange is about to do the same
             return
-        waiter.set_result(PooledResponse(self, head.status, head.headers, body, head.names))
+        waiter.set_result(HttpResponse(self, head.status, head.headers, body, head.names))
         self.kept_s = head.kept_s
         self.idle_since = self._loop.time()
         self._owner.release(self)
@@ -327,7 +321,7 @@ class HttpConnection(asyncio.Protocol):
         elif name in (b"content-length", b"transfer-encoding"):
             self._has_length = True
         elif name == _KEEP_ALIVE:
-            self.kept_s = _kept_s(value)
+            self.kept_s = kept_s(value)
 
     def on_headers_complete(self) -> None:
         """Return the response, unless its body is worth waiting for."""
@@ -347,7 +341,7 @@ class HttpConnection(asyncio.Protocol):
             if self._buffered > _BUFFERED_BYTES and not self._is_paused and self._transport is not None:
                 self._is_paused = True
                 self._transport.pause_reading()
-        elif self._buffered > _WHOLE_BYTES:
+        elif self._buffered > WHOLE_BYTES:
             self._respond_with_stream()
 
     def on_message_complete(self) -> None:
@@ -357,7 +351,7 @@ class HttpConnection(asyncio.Protocol):
             self._is_json = self._has_length = False
             return
         if self._is_complete:
-            self._fail(BadResponse("it sent a second response"))
+            self._fail(_lost("it sent a second response"))
             return
         self._is_complete = True
         if self._is_streaming:
@@ -376,13 +370,13 @@ class HttpConnection(asyncio.Protocol):
         if waiter is None or waiter.done():
             self._keeps_alive = False  # it came too late, and its exchange is about to close the connection
         else:
-            waiter.set_result(PooledResponse(self, self._parser.get_status_code(), self._headers, body))
+            waiter.set_result(HttpResponse(self, self._parser.get_status_code(), self._headers, body))
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    def _fail(self, error: httpx2.TransportError) -> None:
+    def _fail(self, error: ExchangeError) -> None:
         self._error = self._error or error
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
@@ -398,58 +392,12 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
 
-def _is_whole(waiter: "asyncio.Future[PooledResponse]") -> bool:
+def _is_whole(waiter: "asyncio.Future[HttpResponse]") -> bool:
     """Whether a response has come whole, so that its connection was given back."""
     is_there = waiter.done() and not waiter.cancelled() and waiter.exception() is None
     return is_there and waiter.result().body is not None
 
 
-_heads: Final[dict[bytes, _PlainHead]] = {}
-"""Recent heads: a server repeats itself but for the time of day."""
-
-
-def _read_plain(data: bytes) -> tuple[_PlainHead, bytes] | None:
-    """Read a response with a short JSON message, of whose body a part may be missing; None for any other."""
-    end = data.find(_HEAD_END) + len(_HEAD_END)
-    raw = data[:end]
-    head = _heads.get(raw)
-    if head is None:
-        head = _read_head(raw)
-        if head is None:
-            return None
-        if len(raw) <= _MAX_KEPT_BYTES and b"set-cookie" not in head.names:
-            if len(_heads) >= _MAX_HEADS:
-                _heads.clear()
-            _heads[raw] = head
-    return (head, data[end:]) if len(data) <= end + head.length else None
-
-
-def _read_head(raw: bytes) -> _PlainHead | None:
-    whole = _PLAIN_HEAD.fullmatch(raw)
-    if whole is None or int(whole[1]) in _BODILESS:
-        return None
-    headers: Headers = []
-    for line in whole[2].split(b"\r\n")[:-1]:
-        name, _, value = line.partition(b":")
-        headers.append((name.lower(), value.lstrip(b" \t")))
-    found = dict(headers)
-    length = found.get(b"content-length", b"")
-    if sum(name in _SINGLE for name, _ in headers) != len(found.keys() & _SINGLE):
-        return None
-    if b"transfer-encoding" in found or found.get(b"connection", b"keep-alive").lower() != b"keep-alive":
-        return None
-    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS or int(length) > _WHOLE_BYTES:
-        return None
-    if not found.get(b"content-type", b"").lower().startswith(_JSON):
-        return None
-    return _PlainHead(int(whole[1]), headers, frozenset(found), int(length), _kept_s(found.get(_KEEP_ALIVE, b"")))
-
-
-def _kept_s(keep_alive: bytes) -> float:
-    """For how long the header says that a server keeps a connection, in seconds; infinity if it does not.
-
-    >>> _kept_s(b"timeout=5, max=100"), _kept_s(b"max=100")
-    (5.0, inf)
-    """
-    found = _KEPT_FOR.fullmatch(keep_alive)
-    return math.inf if found is None else float(found[1])
+def _lost(reason: str) -> ExchangeError:
+    """Return the error for an exchange of which it is not known whether its request ran."""
+    return ExchangeError(FailureKind.LOST, reason)

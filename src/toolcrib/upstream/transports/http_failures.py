@@ -1,34 +1,24 @@
 """Say why an exchange over HTTP failed, in words for people: from its status, its body, or the error underneath.
 
-Each text is one line without a full stop. The errors underneath are those of the HTTP library in use; what it raises
-for each failure is known from running it, not from its documentation.
+Each text is one line without a full stop.
 """
 
 import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final
 
-import httpx2
 from pydantic_core import from_json
 
-from toolcrib.sanitize import MASK, MAX_REASON, one_line
-from toolcrib.upstream.transports.http_connection import BadResponse
-from toolcrib.upstream.transports.http_pool import ProxyFailure
+from toolcrib.sanitize import MAX_REASON, one_line
 
-NOT_SENT: Final = (
-    httpx2.ConnectError,
-    httpx2.ConnectTimeout,
-    httpx2.PoolTimeout,
-    httpx2.ProxyError,
-    httpx2.UnsupportedProtocol,
-    httpx2.LocalProtocolError,
-)
-"""Errors after which the server provably got no request."""
+NOT_IN_TIME: Final = "no connection in time"
+NO_DATA: Final = "no data in time"
+INVALID_REQUEST: Final = "the url or a header contains a character that HTTP does not allow"
 _FORBIDDEN: Final = 403
 _ADVICE: Final = {
     401: "its credentials are missing or were rejected; check the headers",
@@ -41,42 +31,20 @@ _NO_STREAM: Final = 'there is no event stream of an older server at this path; c
 _ADVICE_SSE: Final = {**_ADVICE, **dict.fromkeys((400, 404, 405, 406), _NO_STREAM)}
 _WRONG_PATH: Final = (404, 405, 410)
 _FIREWALL: Final = "as a firewall sends one; check the url and the headers"
-_SPEAKS_TLS: Final = '; if this port speaks TLS, begin the url with "https://"'
+SPEAKS_TLS: Final = '; if this port speaks TLS, begin the url with "https://"'
 _TITLE: Final = re.compile(rb"<title[^>]{0,200}>(?P<title>[^<]*)<", re.IGNORECASE)
 _MAX_TITLE: Final = 80
 _MESSAGE_KEYS: Final = ("error_description", "message", "detail", "error")
 _MAX_RETRY_AFTER_S: Final = 3600.0
-_ERROR_TEXTS: Final = (
-    (httpx2.ConnectTimeout, "no connection in time"),
-    (httpx2.PoolTimeout, "no free connection in time"),
-    (httpx2.TimeoutException, "no data in time"),
-    (httpx2.ConnectError, "no connection; the host cannot be reached"),
-    (httpx2.RemoteProtocolError, "the connection was closed without an answer"),
-    (httpx2.LocalProtocolError, "the url or a header contains a character that HTTP does not allow"),
-    (httpx2.UnsupportedProtocol, "the url must begin with http:// or https://"),
-)
-
-
-class NoAccessToken(httpx2.ConnectError):
-    """A request was not sent because there is no access token for it."""
-
-    def __init__(self, reason: str) -> None:
-        """`reason` is one line without a full stop."""
-        super().__init__(reason)
-        self.reason = reason
-
-
-class LoginNeeded(NoAccessToken):
-    """A request was not sent, or not accepted, because there is no login that allows it. Nothing ran."""
 
 
 # -- statuses ----------------------------------------------------------------------------------------------------------
 
 
-def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: bool = False) -> str:
-    """Explain an HTTP error status; `sse` if the older transport was tried.
+def describe_status(status: int, headers: Mapping[str, str], body: bytes, *, sse: bool = False) -> str:
+    """Explain an HTTP error status, given the headers by lower-case name; `sse` if the older transport was tried.
 
-    >>> describe_status(429, httpx2.Headers({"retry-after": "30"}), b"")
+    >>> describe_status(429, {"retry-after": "30"}, b"")
     'HTTP 429 Too Many Requests, retry after 30'
     """
     text = _status_line(status, headers)
@@ -88,10 +56,10 @@ def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: b
     return f"{text}: {advice}{_said(headers, body)}" if advice else f"{text}{_said(headers, body)}"
 
 
-def describe_endpoint_status(path: str, status: int, headers: httpx2.Headers, body: bytes) -> str:
+def describe_endpoint_status(path: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
     """Explain an error status of the endpoint for messages that a server of the older transport has named.
 
-    >>> describe_endpoint_status("/v1/messages", 404, httpx2.Headers(), b"")
+    >>> describe_endpoint_status("/v1/messages", 404, {}, b"")
     'the message endpoint /v1/messages that it named answered 404 Not Found'
     """
     if status not in _WRONG_PATH:
@@ -100,7 +68,7 @@ def describe_endpoint_status(path: str, status: int, headers: httpx2.Headers, bo
     return f"the message endpoint {path} that it named answered {line}{_said(headers, body)}"
 
 
-def _status_line(status: int, headers: httpx2.Headers) -> str:
+def _status_line(status: int, headers: Mapping[str, str]) -> str:
     try:
         text = f"HTTP {status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -109,10 +77,10 @@ def _status_line(status: int, headers: httpx2.Headers) -> str:
     return text if after is None else f"{text}, retry after {after}"
 
 
-def retry_after_s(headers: httpx2.Headers) -> float:
+def retry_after_s(headers: Mapping[str, str]) -> float:
     """Return how long a response asks to wait, in seconds, at most an hour; 0 if it does not say.
 
-    >>> retry_after_s(httpx2.Headers({"retry-after": "2"})), retry_after_s(httpx2.Headers({"retry-after": "soon"}))
+    >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after": "soon"})
     (2.0, 0.0)
     """
     text = headers.get("retry-after", "").strip()
@@ -123,7 +91,7 @@ def retry_after_s(headers: httpx2.Headers) -> float:
     return min(max(found, 0.0), _MAX_RETRY_AFTER_S)
 
 
-def is_web_page(headers: httpx2.Headers) -> bool:
+def is_web_page(headers: Mapping[str, str]) -> bool:
     """Whether a response is a page for people."""
     return headers.get("content-type", "").lower().startswith("text/html")
 
@@ -143,13 +111,7 @@ def _web_page(body: bytes) -> str:
     return f'a web page ("{title[:_MAX_TITLE]}")' if title else "a web page"
 
 
-def without_token(request: httpx2.Request, text: str) -> str:
-    """Return what a server says, without the access token of the request."""
-    token = request.headers.get("authorization", "").partition(" ")[2]
-    return text.replace(token, MASK) if token else text
-
-
-def _said(headers: httpx2.Headers, body: bytes) -> str:
+def _said(headers: Mapping[str, str], body: bytes) -> str:
     """Quote the explanation in a body: JSON that has one in a usual place, or plain text."""
     if headers.get("content-type", "").lower().startswith("text/plain"):
         detail = one_line(body.decode(errors="replace"), MAX_REASON)
@@ -170,48 +132,21 @@ def _json_message(body: bytes) -> str:
     return next((value[key] for key in _MESSAGE_KEYS if isinstance(value.get(key), str)), "")
 
 
-# -- errors of a transport ---------------------------------------------------------------------------------------------
+# -- errors of a connection --------------------------------------------------------------------------------------------
 
 
-def describe_transport_error(error: httpx2.TransportError, *, maybe_tls: bool = False) -> str:
-    """Explain a transport error by its deepest known cause. `maybe_tls` if a port that never answered in plain HTTP may
-    expect TLS.
+def describe_connect_error(error: Exception) -> str:
+    """Explain why there is no connection.
 
-    >>> describe_transport_error(httpx2.ReadError(""))
-    'the connection broke off'
+    >>> describe_connect_error(ConnectionRefusedError(111, "Connection refused"))
+    'connection refused'
     """
-    for cause in _causes(error):
-        if isinstance(cause, NoAccessToken | ProxyFailure | BadResponse) and str(cause):
-            return str(cause)
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return _describe_certificate_error(error)
-        if isinstance(cause, ssl.SSLError):
-            return "no TLS connection; check that the url begins with the right scheme"
-        if isinstance(cause, socket.gaierror):
-            return "its host name is unknown; check the url"
-        if isinstance(cause, ConnectionRefusedError):
-            return "connection refused"
-    text = next((text for kind, text in _ERROR_TEXTS if isinstance(error, kind)), "the connection broke off")
-    return f"{text}{_SPEAKS_TLS}" if maybe_tls and isinstance(error, httpx2.RemoteProtocolError) else text
-
-
-def _describe_certificate_error(error: BaseException) -> str:
-    """Say what is wrong with a certificate. Only the innermost error knows: aiohttp's shares its base class."""
-    messages = (getattr(cause, "verify_message", "") for cause in _causes(error))
-    message: str = next((message for message in messages if message), "it could not be verified")
-    return f"its certificate is not trusted: {message.rstrip('.')}"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, deepest last."""
-    left: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while left:
-        cause = left.pop(0)
-        if cause is None or id(cause) in seen:
-            continue
-        seen.add(id(cause))
-        yield cause
-        left += [cause.__cause__, cause.__context__]
-        if isinstance(cause, BaseExceptionGroup):
-            left += cause.exceptions
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {(error.verify_message or 'it could not be verified').rstrip('.')}"
+    if isinstance(error, ssl.SSLError):
+        return "no TLS connection; check that the url begins with the right scheme"
+    if isinstance(error, socket.gaierror):
+        return "its host name is unknown; check the url"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return "no connection; the host cannot be reached"

@@ -1,167 +1,122 @@
-"""The HTTP+SSE transport of 2024-11-05: one event stream from the server, and a POST for each message to it.
-
-The SDK's implementation rejects events over 1 MiB (tool lists are larger), sends one message at a time, and leaves a
-call waiting for its deadline when its POST was refused.
-"""
+"""The HTTP+SSE transport of 2024-11-05: one event stream from the server, and a POST for each message to it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Final, Self
-from urllib.parse import urljoin, urlsplit
+from typing import Final
 
 import anyio
 import anyio.abc
-import httpx2
-from mcp.shared.message import SessionMessage
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCRequest
-from pydantic import ValidationError
 
+from toolcrib.protocol.calling import OutgoingRequest
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.redact import Redactor, bare_url
-from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
-from toolcrib.upstream.transports.bounds import Bounds, list_bounds, run_in_steps, take_turn
-from toolcrib.upstream.transports.framing import ExpectedResponses, LineEnds, LineSplitter, OversizedLine
-from toolcrib.upstream.transports.http import WithTokens, auth_transport, session_client
-from toolcrib.upstream.transports.http_bodies import EVENT_STREAM, byte_chunks
-from toolcrib.upstream.transports.http_failures import (
-    LoginNeeded,
-    describe_status,
-    describe_transport_error,
-    retry_after_s,
-    without_token,
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.transports.bounds import Bounds, take_turn
+from toolcrib.upstream.transports.duplex import DuplexTransport
+from toolcrib.upstream.transports.framing import LineEnds, LineSplitter, OversizedLine
+from toolcrib.upstream.transports.http_bodies import EVENT_STREAM, byte_chunks, discard, read_bounded
+from toolcrib.upstream.transports.http_client import HttpUrl
+from toolcrib.upstream.transports.http_connection import HttpResponse
+from toolcrib.upstream.transports.http_failures import describe_status
+from toolcrib.upstream.transports.http_requests import (
+    ERROR_BOUNDS,
+    SESSION_ENDED,
+    AccessTokens,
+    Reply,
+    ServerRequests,
 )
-from toolcrib.upstream.transports.http_transport import BOUNDS_KEY, AuthTransport
 
 _HEADERS: Final = {"accept": EVENT_STREAM, "cache-control": "no-store"}
-_POST_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
 _DATA: Final = b"data:"
 _EVENT: Final = b"event:"
 _MAX_DATA_LINES: Final = 1000
 _MAX_CONTENT_TYPE: Final = 80
 _POST_TIMEOUT_S: Final = 30.0
-_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+_OK: Final = range(200, 300)
 
 
-def open_channel(
-    options: ServerOptions, fleet: FleetOptions, redact: Redactor, with_tokens: WithTokens | None = None
-) -> Channel:
-    """Return a channel to a server of the HTTP+SSE transport (2024-11-05)."""
-    closed, refresh_needed = CloseEvent(), AutoResetEvent()
-    return Channel(
-        transport=_sse_transport(options, fleet, redact, closed, refresh_needed, with_tokens),
-        closed=closed,
-        refresh_needed=refresh_needed,
-    )
-
-
-@asynccontextmanager
-async def _sse_transport(
-    options: ServerOptions,
-    fleet: FleetOptions,
-    redact: Redactor,
-    closed: CloseEvent,
-    refresh_needed: AutoResetEvent,
-    with_tokens: WithTokens | None,
-) -> AsyncIterator[Streams]:
-    """Raises `ExchangeError` if the event stream cannot be opened."""
-    transport = auth_transport(options, fleet, redact, closed, refresh_needed, with_tokens)
-    url = bare_url(options.url)
-    async with (
-        session_client(transport, fleet) as client,
-        _open_events(client, url, redact, list_bounds(options), transport) as response,
-        _SseStreams(client, response, options, url, closed) as wire,
-        anyio.create_task_group() as group,
-    ):
-        group.start_soon(wire.read)
-        await wire.endpoint_known.wait()
-        if closed.is_set:
-            raise ExchangeError(FailureKind.UNSENT, closed.reason)
-        group.start_soon(wire.write)
-        yield wire.incoming, wire.outgoing
-        group.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _open_events(
-    client: httpx2.AsyncClient, url: str, redact: Redactor, bounds: Bounds, transport: AuthTransport
-) -> AsyncIterator[httpx2.Response]:
-    try:
-        extensions = {BOUNDS_KEY: bounds}
-        async with client.stream("GET", url, headers=_HEADERS, extensions=extensions) as response:
-            if not response.is_success:
-                body = await response.aread()
-                reason = describe_status(response.status_code, response.headers, body, sse=True)
-                raise ExchangeError(
-                    FailureKind.STATUS,
-                    redact(without_token(response.request, reason)),
-                    retry_after_s=retry_after_s(response.headers),
-                )
-            kind = response.headers.get("content-type", "")
-            if not kind.lower().startswith(EVENT_STREAM):
-                reason = f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}"
-                raise ExchangeError(FailureKind.ANSWER, reason)
-            yield response
-    except httpx2.TransportError as error:
-        kind_of_failure = FailureKind.LOGIN if isinstance(error, LoginNeeded) else FailureKind.UNSENT
-        raise ExchangeError(kind_of_failure, transport.describe(error)) from error
-
-
-class _SseStreams:
-    """The streams in both directions."""
+class SseTransport(DuplexTransport):
+    """A `Transport` to a server of the HTTP+SSE transport."""
 
     def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        events: httpx2.Response,
-        options: ServerOptions,
-        url: str,
-        closed: CloseEvent,
+        self, options: ServerOptions, fleet: FleetOptions, redact: Redactor, tokens: AccessTokens | None = None
     ) -> None:
-        self._client = client
-        self._events = events
-        self._expected = ExpectedResponses(options)
+        """`tokens` are sent with the requests."""
+        super().__init__(options)
+        self._options = options
+        self._fleet = fleet
+        self._redact = redact
+        self._tokens = tokens
+        self._requests: ServerRequests
+        self._group: anyio.abc.TaskGroup
+        self._endpoint: HttpUrl | None = None
+        """Where messages go, as the server has named it."""
+        self._named = anyio.Event()
+        """Set when the endpoint is known, or the stream has ended."""
+        self._is_delivered = False
+        """Whether the endpoint has ever taken a message."""
         self._kind = b""
         self._data: list[bytes | OversizedLine] = []
         """The data lines of the event so far."""
-        self._url = url
-        self._endpoint = ""
-        self._closed = closed
-        self.endpoint_known = anyio.Event()
-        self._to_session, self.incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        self.outgoing, self._from_session = anyio.create_memory_object_stream[SessionMessage](0)
 
-    async def __aenter__(self) -> Self:
-        return self
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[None]:
+        """Raises `ExchangeError` if the event stream cannot be opened, or names no endpoint."""
+        self._requests = ServerRequests(self._options, self._fleet, self._redact, self._tokens, self.refresh_needed)
+        response = None
+        try:
+            response = await self._open_stream()
+            async with anyio.create_task_group() as group:
+                self._group = group
+                group.start_soon(self._read, response)
+                await self._named.wait()
+                if self._endpoint is None:
+                    raise ExchangeError(FailureKind.UNSENT, self.closed.reason)
+                yield
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if response is not None:
+                    await response.aclose()
+                await self._requests.aclose()
 
-    async def __aexit__(self, *_: object) -> None:
-        for stream in (self._to_session, self.incoming, self.outgoing, self._from_session):
-            stream.close()
+    async def _open_stream(self) -> HttpResponse:
+        reply = await self._requests.send("GET", self._requests.url, _HEADERS)
+        response = reply.response
+        if response.status not in _OK:
+            body = await read_bounded(response, ERROR_BOUNDS)
+            body = body if isinstance(body, bytes) else b""
+            reason = describe_status(response.status, response.texts, body, sse=True)
+            raise self._requests.status_error(reply, reason)
+        kind = response.header(b"content-type")
+        if not kind.lower().startswith(EVENT_STREAM):
+            await response.aclose()
+            raise ExchangeError(FailureKind.ANSWER, f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}")
+        return response
 
-    async def read(self) -> None:
-        """Pass the event stream to the session, until it ends."""
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    async def _read(self, response: HttpResponse) -> None:
+        """Take the messages in the event stream, until it ends."""
         reason = "it closed its event stream"
         try:
             lines, line_ends = LineSplitter(self._bounds), LineEnds()
-            async for chunk in byte_chunks(self._events):
+            async for chunk in byte_chunks(response):
                 for line in lines.feed(line_ends.normalized(chunk)):
-                    await self._take(line)
+                    await self._take_part(line)
                 await take_turn(lines.pending_bytes, len(chunk))
-        except httpx2.TransportError as error:
-            reason = describe_transport_error(error)
         except ExchangeError as error:
-            reason = f"its event stream cannot be used: {error}"
-        except _GONE:
-            reason = "stopped"
-        self._closed.set(reason)
-        self.endpoint_known.set()
-        self._to_session.close()
+            lost = error.kind is FailureKind.LOST
+            reason = error.reason if lost else f"its event stream cannot be used: {error.reason}"
+        self.closed.set(reason)
+        self._named.set()
+        self._fail_all()
 
     def _bounds(self, head: bytes, tail: bytes | None) -> Bounds:
         return self._expected.bounds(head.removeprefix(_DATA), tail)
 
-    async def _take(self, line: bytes | OversizedLine) -> None:
+    async def _take_part(self, line: bytes | OversizedLine) -> None:
         """Read a line of the stream; an empty one ends an event."""
         if isinstance(line, OversizedLine):
             self._data.append(replace(line, head=line.head.removeprefix(_DATA)))
@@ -174,50 +129,66 @@ class _SseStreams:
         elif not line:
             kind, data, self._kind, self._data = self._kind, self._data, b"", []
             if data:
-                await self._dispatch(kind, data)
+                await self._take_event(kind, data)
 
-    async def _dispatch(self, kind: bytes, data: list[bytes | OversizedLine]) -> None:
+    async def _take_event(self, kind: bytes, data: list[bytes | OversizedLine]) -> None:
         whole = data[0] if len(data) == 1 else b"\n".join(part for part in data if isinstance(part, bytes))
         if kind == b"endpoint" and isinstance(whole, bytes):
-            self._endpoint = _full_endpoint(self._url, whole.decode(errors="replace"))
-            self.endpoint_known.set()
+            self._endpoint = self._resolved(whole.decode(errors="replace"))
+            self._named.set()
         elif kind in (b"", b"message"):
-            for message in await run_in_steps(self._expected.parse(whole)):
-                await self._to_session.send(SessionMessage(message))
+            await self._take_line(whole)
 
-    async def write(self) -> None:
-        """POST the session's messages: requests concurrently, everything else in order."""
-        async with anyio.create_task_group() as group:
-            async for item in self._from_session:
-                self._expected.sent(item.message)
-                if isinstance(item.message, JSONRPCRequest):
-                    group.start_soon(self._post, item.message)
-                else:
-                    await self._post(item.message)
+    def _resolved(self, endpoint: str) -> HttpUrl:
+        """Resolve the endpoint. Raises `ExchangeError` if it would send our credentials to another origin."""
+        url = self._requests.url
+        try:
+            full = url.join(endpoint)
+        except ValueError as error:
+            raise ExchangeError(FailureKind.ANSWER, "its message endpoint is no address") from error
+        if url.origin != full.origin:
+            raise ExchangeError(FailureKind.ANSWER, "its message endpoint is on another origin")
+        return self._requests.with_query(full)
 
-    async def _post(self, message: JSONRPCMessage) -> None:
-        """Send a message. The response arrives in the event stream, unless the POST itself is refused."""
-        body = message.model_dump_json(by_alias=True, exclude_unset=True)
-        with suppress(httpx2.TransportError, *_GONE):
-            response = await self._client.post(
-                self._endpoint, content=body, headers=_POST_HEADERS, timeout=_POST_TIMEOUT_S
-            )
-            if isinstance(message, JSONRPCRequest) and not response.is_success:
-                answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=_error_data(response))
-                await self._to_session.send(SessionMessage(answer))
+    # -- sending ---------------------------------------------------------------------------------------------------
 
+    async def _send_request(self, request: OutgoingRequest) -> None:
+        # Its response comes in the event stream, maybe before the endpoint says anything.
+        self._group.start_soon(self._deliver, request)
 
-def _full_endpoint(url: str, endpoint: str) -> str:
-    """Resolve the endpoint. Raises `ExchangeError` if it would send our credentials to another origin."""
-    full = urljoin(url, endpoint)
-    here, there = urlsplit(url), urlsplit(full)
-    if (here.scheme, here.netloc) != (there.scheme, there.netloc):
-        raise ExchangeError(FailureKind.ANSWER, "its message endpoint is on another origin")
-    return full
+    async def _deliver(self, request: OutgoingRequest) -> None:
+        """Send a request; whatever keeps it from being answered fails it."""
+        try:
+            error = await self._post(request.data, for_caller=True)
+        except ExchangeError as failure:
+            waiter = self._waiting.get(request.id)
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(failure)
+        else:
+            if error is not None:
+                await self._take({**error, "id": request.id})
 
+    async def _send(self, line: bytes) -> None:
+        with suppress(ExchangeError):
+            await self._post(line)
 
-def _error_data(response: httpx2.Response) -> ErrorData:
-    try:
-        return JSONRPCError.model_validate_json(response.content).error
-    except ValidationError:
-        return ErrorData(code=INTERNAL_ERROR, message=describe_status(response.status_code, response.headers, b""))
+    async def _post(self, content: bytes, *, for_caller: bool = False) -> dict[str, object] | None:
+        """Send a message; returns the JSON-RPC error if it was refused with one. Raises `ExchangeError`."""
+        if self._endpoint is None:
+            raise ExchangeError(FailureKind.CLOSED, self.closed.reason)
+        reply = await self._requests.send(
+            "POST", self._endpoint, {}, content, for_caller=for_caller, timeout_s=_POST_TIMEOUT_S
+        )
+        if reply.response.status in _OK:
+            self._is_delivered = True
+            await discard(reply.response)
+            return None
+        return await self._refused(reply)
+
+    async def _refused(self, reply: Reply) -> dict[str, object]:
+        try:
+            return await self._requests.refused(reply, in_session=self._is_delivered, named=reply.url.path)
+        except ExchangeError as error:
+            if error.kind is FailureKind.SESSION:
+                self.closed.set(SESSION_ENDED, reconnect=True)
+            raise
