@@ -270,9 +270,11 @@ def _whose(login: Any) -> str:
 def _state(login: Any) -> str:
     if login.problem:
         return "needs a new login"
-    if login.refresh_token:
+    if login.refused_at:
+        return f"refused {iso_time(login.refused_at)}"
+    if login.refresh_token or login.expires_at is None:
         return "ready"
-    return "ready" if login.expires_at is None else f"until {iso_time(login.expires_at)}"
+    return "expired" if not login.is_valid(time.time()) else f"until {iso_time(login.expires_at)}"
 
 
 def _as_json(login: Any) -> dict[str, Any] | None:
@@ -288,4 +290,5 @@ def _as_json(login: Any) -> dict[str, Any] | None:
         "expired": not login.is_valid(time.time()),
         "refreshes": bool(login.refresh_token),
         "problem": login.problem,
+        "refused": iso_time(login.refused_at) if login.refused_at else None,
     }

@@ -281,8 +281,8 @@ class OAuthClientOptions:
             "client_id and client_metadata_url exclude each other": bool(self.client_id and self.client_metadata_url),
             "private_key is for client_credentials": bool(self.private_key) and grant != "client_credentials",
             f"parameters cannot set {reserved}": bool(reserved),
-            "client_credentials needs issuer, client_id, and client_secret or private_key": (
-                grant == "client_credentials" and not (self.issuer and self.client_id and (secret or self.private_key))
+            "client_credentials needs client_id, and client_secret or private_key": (
+                grant == "client_credentials" and not (self.client_id and (secret or self.private_key))
             ),
             f"{grant} needs issuer, client_id and client_secret": (
                 grant in ("token_exchange", "identity_assertion") and not (self.issuer and self.client_id and secret)

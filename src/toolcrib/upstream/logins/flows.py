@@ -14,8 +14,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
-from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, issuers_match, union_scopes
-from mcp.shared._httpx_utils import RedirectAwareAuth
+from mcp.client.auth.utils import (
+    build_protected_resource_metadata_discovery_urls,
+    create_oauth_metadata_request,
+    extract_field_from_www_auth,
+    extract_resource_metadata_from_www_auth,
+    extract_scope_from_www_auth,
+    handle_protected_resource_response,
+    issuers_match,
+    union_scopes,
+)
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -99,6 +107,7 @@ class FlowRunner:
     def __init__(self, options: ServerOptions) -> None:
         self._url = bare_url(options.url)
         self._trusted = _trusted_hosts(options)
+        self._pinned = "" if options.auth is None else options.auth.issuer
         self._redact = Redactor(options)
 
     def failure(self, reason: str, sent: Iterable[str] = ()) -> LoginFailed:
@@ -109,7 +118,7 @@ class FlowRunner:
 
     async def run(
         self,
-        flow: RedirectAwareAuth,
+        flow: httpx2.Auth,
         challenge: Challenge | None,
         check: Callable[[httpx2.Response], None] = lambda _: None,
     ) -> None:
@@ -123,25 +132,54 @@ class FlowRunner:
         sent = list[str]()
         _quiet_sdk()
         try:
-            steps = flow.async_auth_flow(request)
-            try:
-                outgoing = await anext(steps)
-                while outgoing is not request or given is not None:
-                    if outgoing is request and given is not None:
-                        response, given = given, None
-                    else:
-                        sent += _secrets_in(outgoing)
-                        response = await self.send(outgoing)
-                        check(response)
-                    outgoing = await steps.asend(response)
-            except StopAsyncIteration:
+            issuers = _IssuerNames(self._pinned)
+            while not await self._drive(flow, request, given, check, sent, issuers):
                 pass
-            finally:
-                await steps.aclose()
         except _FLOW_ERRORS as error:
             raise self.failure(_flow_reason(error), sent) from error
         finally:
             _IN_FLOW.reset(token)
+
+    async def _drive(
+        self,
+        flow: httpx2.Auth,
+        request: httpx2.Request,
+        given: httpx2.Response | None,
+        check: Callable[[httpx2.Response], None],
+        sent: list[str],
+        issuers: "_IssuerNames",
+    ) -> bool:
+        """Return whether the flow has come to its end; if not, it is to begin again with what `issuers` has learned."""
+        steps = flow.async_auth_flow(request)
+        try:
+            outgoing = await anext(steps)
+            while outgoing is not request or given is not None:
+                if outgoing is request and given is not None:
+                    response, given = given, None
+                else:
+                    sent += _secrets_in(outgoing)
+                    response = await self.send(outgoing)
+                    check(response)
+                    if issuers.learns_from(response):
+                        return False
+                outgoing = await steps.asend(issuers.corrected(response))
+        except StopAsyncIteration:
+            pass
+        finally:
+            await steps.aclose()
+        return True
+
+    async def find_issuer(self, challenge: Challenge) -> str:
+        """Return the authorization server that the server names, first of all; else the server's own origin.
+
+        Raises `LoginFailed`.
+        """
+        named = extract_resource_metadata_from_www_auth(challenge.response)
+        for url in build_protected_resource_metadata_discovery_urls(named, self._url):
+            found = await handle_protected_resource_response(await self.send(create_oauth_metadata_request(url)))
+            if found is not None:
+                return str(found.authorization_servers[0])
+        return urlunsplit(urlsplit(self._url)._replace(path="", query=""))
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a single request. Raises `LoginFailed`."""
@@ -153,6 +191,53 @@ class FlowRunner:
             reason = one_line(error.reason, MAX_REASON).rstrip(".")
             raise LoginFailed(f"its authorization server cannot be used: {reason}") from error
         return httpx2.Response(found.status, headers=found.headers, content=found.body, request=request)
+
+
+class _IssuerNames:
+    """How an authorization server that is an origin writes its name: with the slash at its end, or without.
+
+    Frameworks add that slash to what servers say of their authorization server, and the SDK compares exactly.
+    """
+
+    def __init__(self, pinned: str) -> None:
+        """The name in the settings counts, if there is one, as long as nothing else is known."""
+        self._names = {name: pinned for name in _spellings(pinned) if name != pinned}
+        self._advertised: list[str] = []
+        self._has_learned = False
+
+    def corrected(self, response: httpx2.Response) -> httpx2.Response:
+        """Return what a server says of its authorization servers, with the names by which they call themselves."""
+        found = json_object(response)
+        advertised = found.get("authorization_servers")
+        if not isinstance(advertised, list):
+            return response
+        self._advertised = [self._names.get(name, name) for name in advertised if isinstance(name, str)]
+        body = {**found, "authorization_servers": self._advertised}
+        return httpx2.Response(response.status_code, json=body, request=response.request)
+
+    def learns_from(self, response: httpx2.Response) -> bool:
+        """Whether metadata shows that an authorization server writes its name in the other way."""
+        name = json_object(response).get("issuer")
+        if self._has_learned or not isinstance(name, str) or name in self._advertised:
+            return False
+        others = [one for one in self._advertised if issuers_match(one, name)]
+        if others:
+            self._names, self._has_learned = dict.fromkeys(others, name), True
+        return bool(others)
+
+
+def _spellings(issuer: str) -> tuple[str, ...]:
+    other = issuer.removesuffix("/") if issuer.endswith("/") else f"{issuer}/"
+    return (issuer, other) if issuer and issuers_match(issuer, other) else (issuer,)
+
+
+def json_object(response: httpx2.Response) -> dict[str, Any]:
+    """Return the JSON object in a response; an empty one if there is none."""
+    try:
+        found: Any = from_json(response.content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _trusted_hosts(options: ServerOptions) -> TrustedHosts:

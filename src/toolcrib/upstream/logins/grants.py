@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 import anyio
 import httpx2
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth import OAuthClientProvider
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
     PrivateKeyJWTOAuthProvider,
@@ -28,14 +28,20 @@ from mcp.client.auth.utils import (
     build_oauth_authorization_server_metadata_discovery_urls,
     create_oauth_metadata_request,
     handle_auth_metadata_response,
-    validate_metadata_issuer,
+    issuers_match,
 )
-from mcp.shared._httpx_utils import RedirectAwareAuth
 from mcp.shared.auth import OAuthToken
 from pydantic_core import from_json
 
 from toolcrib.sanitize import MAX_REASON, one_line
-from toolcrib.upstream.logins.flows import Challenge, FlowRunner, KeptTokens, LoginFailed, name_no_resource
+from toolcrib.upstream.logins.flows import (
+    Challenge,
+    FlowRunner,
+    KeptTokens,
+    LoginFailed,
+    json_object,
+    name_no_resource,
+)
 from toolcrib.upstream.logins.oauth import ServerCredentials
 from toolcrib.upstream.options import IdentityProviderOptions, OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
@@ -74,7 +80,7 @@ class _FetchedToken(ServerCredentials):
         self._lock = anyio.Lock()
 
     @abstractmethod
-    def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:
+    def _flow(self, kept: KeptTokens, challenge: Challenge) -> httpx2.Auth:
         """Return a flow that stores its tokens in `kept`."""
 
     def _known(self) -> str | None:
@@ -112,7 +118,16 @@ class OwnToken(_FetchedToken):
         super().__init__(options)
         self._url = bare_url(options.url)
         self._auth = auth
+        self._issuer = auth.issuer
+        """The only authorization server that gets the credentials: that of the settings, or the first one named."""
         self._scope = " ".join(auth.scopes)
+
+    async def _fetch(self, challenge: Challenge) -> str | None:
+        try:
+            self._issuer = self._issuer or await self._runner.find_issuer(challenge)
+        except LoginFailed as error:
+            raise NoAccessToken(f"no access token: {error.reason}") from error
+        return await super()._fetch(challenge)
 
     def present(self, token: str, issuer: str | None) -> None:
         """Do nothing: calls without a caller of their own, such as those over stdio, are toolcrib's."""
@@ -135,10 +150,10 @@ class OwnToken(_FetchedToken):
                 signing_algorithm=auth.algorithm,
             )
             assertion = signed.create_assertion_provider()
-            return PrivateKeyJWTOAuthProvider(self._url, kept, auth.client_id, assertion, scope, auth.issuer)
+            return PrivateKeyJWTOAuthProvider(self._url, kept, auth.client_id, assertion, scope, self._issuer)
         method = _secret_method(auth)
         return ClientCredentialsOAuthProvider(
-            self._url, kept, auth.client_id, auth.client_secret, method, scope, auth.issuer
+            self._url, kept, auth.client_id, auth.client_secret, method, scope, self._issuer
         )
 
 
@@ -189,7 +204,7 @@ class ExchangedToken(_CallersToken, _FetchedToken):
             raise NoAccessToken("no access token: its authorization server gave none for the caller's")
         return found
 
-    def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:  # noqa: ARG002 - of the base class
+    def _flow(self, kept: KeptTokens, challenge: Challenge) -> httpx2.Auth:  # noqa: ARG002 - of the base class
         subject = self._subject
 
         async def subject_token(_: str, __: str) -> str:
@@ -201,7 +216,7 @@ class ExchangedToken(_CallersToken, _FetchedToken):
 class AssertedToken(ExchangedToken):
     """A token that the authorization server gives for an assertion of the caller's identity provider."""
 
-    def _flow(self, kept: KeptTokens, challenge: Challenge) -> RedirectAwareAuth:  # noqa: ARG002 - of the base class
+    def _flow(self, kept: KeptTokens, challenge: Challenge) -> httpx2.Auth:  # noqa: ARG002 - of the base class
         return _AssertionFlow(self._options, self._auth, kept, self._subject)
 
 
@@ -317,7 +332,7 @@ class _IdentityProvider:
             signed = httpx2.BasicAuth(_quoted(provider.client_id), _quoted(provider.client_secret))
             request = next(signed.sync_auth_flow(request))
         response = await self._runner.send(request)
-        answer = _object(response)
+        answer = json_object(response)
         if response.status_code != httpx2.codes.OK:
             why = _reason(answer, response.status_code)
             raise self._runner.failure(f"the identity provider refused an assertion: {why}", (subject,))
@@ -333,10 +348,8 @@ class _IdentityProvider:
                 await self._runner.send(create_oauth_metadata_request(url))
             )
             if metadata is not None:
-                try:
-                    validate_metadata_issuer(metadata, issuer)
-                except OAuthFlowError as error:
-                    raise LoginFailed("the metadata of the identity provider names another issuer") from error
+                if not issuers_match(str(metadata.issuer), issuer):
+                    raise LoginFailed("the metadata of the identity provider names another issuer")
                 return str(metadata.token_endpoint)
             if not goes_on:
                 break
@@ -346,14 +359,6 @@ class _IdentityProvider:
 def _quoted(text: str) -> str:
     # RFC 6749: both are form-encoded first.
     return str(httpx2.QueryParams({"": text})).removeprefix("=")
-
-
-def _object(response: httpx2.Response) -> dict[str, Any]:
-    try:
-        found: Any = from_json(response.content)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _reason(answer: dict[str, Any], status: int) -> str:

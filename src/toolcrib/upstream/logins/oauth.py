@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -239,9 +240,12 @@ class StoredLogin(ServerCredentials):
                     self._rejected_after_refresh = fresh.access_token
                     return fresh.access_token
             self.challenge = challenge
-            raise self._needed(
-                _NOT_LOGGED_IN if login is None else f"{_NOT_LOGGED_IN}: it does not accept the last one"
-            )
+            if login is None:
+                raise self._needed(_NOT_LOGGED_IN)
+            if not login.problem:
+                with suppress(StateUnavailable):
+                    await self._vault.mark(self.key, login, refused_at=time.time())
+            raise self._needed(f"{_NOT_LOGGED_IN}: it does not accept the last one")
 
     def _needed(self, reason: str) -> LoginNeeded:
         self.refused = self.logged_in_at

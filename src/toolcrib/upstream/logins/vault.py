@@ -86,6 +86,8 @@ class Login:
     """Changes whenever the tokens do."""
     problem: str = ""
     """Why it cannot be used any more; a person must log in again."""
+    refused_at: float = 0.0
+    """When the server last did not accept its token, although that had not expired; 0 if it always has."""
 
     @property
     def access_token(self) -> str:
@@ -126,6 +128,7 @@ class Login:
             expires_at=now + float(lasts_s) if lasts_s is not None else None,
             generation=secrets.token_hex(8),
             problem="",
+            refused_at=0.0,
         )
 
 
@@ -323,15 +326,15 @@ class LoginVault:
         """Delete a login; returns whether there was one."""
         return await self._logins.update(key, lambda old: (None, old is not None))
 
-    async def mark(self, key: str, login: Login, problem: str) -> None:
-        """Note that the login cannot be used any more, unless its tokens were replaced meanwhile."""
+    async def mark(self, key: str, login: Login, **fields: Any) -> None:
+        """Change fields of a login, such as `problem`, unless its tokens were replaced meanwhile."""
         sealer = await self._unsealed()
 
         def change(old: str | None) -> tuple[str | None, None]:
             current = None if old is None else _read(sealer, old, key)
             if current is None or current.generation != login.generation:
                 return old, None
-            return _write(sealer, replace(current, problem=problem), key), None
+            return _write(sealer, replace(current, **fields), key), None
 
         await self._logins.update(key, change)
 
@@ -368,7 +371,7 @@ class LoginVault:
             newer = await self.load(key)
             if newer is not None and newer.generation != current.generation:
                 return newer
-            await self.mark(key, current, str(error))
+            await self.mark(key, current, problem=str(error))
             raise
         fresh: Login | None = None
         with anyio.CancelScope(shield=True):
