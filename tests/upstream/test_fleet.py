@@ -16,7 +16,7 @@ from toolcrib.types import ServerState
 from toolcrib.upstream import supervisor
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.transports.base import Channel
+from toolcrib.upstream.transports.base import Transport
 
 
 def running(fleet: Fleet) -> list[str]:
@@ -146,14 +146,14 @@ async def test_a_bad_server_delays_neither_start_nor_others() -> None:
 async def test_a_bug_of_ours_ends_one_servers_task_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    open_channel = supervisor.open_channel
+    open_transport = supervisor.open_transport
 
-    def fail_for_bad(options: ServerOptions, *rest: Any) -> Channel:
+    def fail_for_bad(options: ServerOptions, *rest: Any) -> Transport:
         if options.name == "bad":
             raise ZeroDivisionError
-        return open_channel(options, *rest)
+        return open_transport(options, *rest)
 
-    monkeypatch.setattr(supervisor, "open_channel", fail_for_bad)
+    monkeypatch.setattr(supervisor, "open_transport", fail_for_bad)
     async with fleet_of(raw("bad"), raw("good")) as fleet:
         assert fleet.server("good").status.state is READY
         assert fleet.server("bad").status.state is ServerState.FAILED

@@ -165,14 +165,12 @@ async def test_an_error_status_to_the_probe_only_means_an_older_server(status: i
 
 async def test_secrets_stay_at_their_origin() -> None:
     web, other = Web(), Web()
-    other.refusal = Response("", 404)
     async with serving(web.app) as origin, serving(other.app) as elsewhere:
         web.farewell = RedirectResponse(f"{elsewhere}/mcp", 307)
         async with server_of(http(f"{origin}/mcp?key=tiger", headers={"X-Key": "bear"})):
             pass
-    ((method, url, headers),) = other.requests
-    assert (method, url) == ("DELETE", f"{elsewhere}/mcp")
-    assert "x-key" not in headers
+    assert web.sessions == set()
+    assert other.requests == []
 
 
 async def test_a_session_is_deleted_at_the_end() -> None:
@@ -219,6 +217,7 @@ async def test_a_lost_session_is_opened_again_at_once_and_the_call_runs_once(los
 async def test_a_session_that_is_lost_between_calls_is_noticed_by_its_stream() -> None:
     web = Web()
     async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0)) as server:
+        await web.listening.wait()
         web.sessions.clear()
         web.closing.set()
         await until(server, lambda: web.methods["initialize"] == 2 and server.status.state is READY)
@@ -482,7 +481,7 @@ async def test_secrets_reach_only_the_server(caplog: pytest.LogCaptureFixture) -
         assert sent_url == f"{origin}/mcp?key=tiger"
         assert headers["x-api-key"] == "bear"
         assert headers["authorization"] == httpx2.BasicAuth("user", "lion ")._auth_header
-        assert headers["accept"] != "nonsense"
+        assert headers.get("accept") != "nonsense"
     assert "tiger" not in caplog.text
     assert "bear" not in caplog.text
     assert "lion%20" not in caplog.text
@@ -491,7 +490,7 @@ async def test_secrets_reach_only_the_server(caplog: pytest.LogCaptureFixture) -
 async def test_a_redirect_within_the_origin_keeps_secrets_and_logs_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     web = Web(path="/mcp/")
     async with serving(web.app) as origin:
         async with server_of(http(f"{origin}/mcp?key=tiger", headers={"X-Api-Key": "bear"})) as server:
@@ -499,7 +498,6 @@ async def test_a_redirect_within_the_origin_keeps_secrets_and_logs_none(
     assert {url for _, url, _ in web.requests} == {f"{origin}/mcp/?key=tiger"}
     assert {headers["x-api-key"] for _, _, headers in web.requests} == {"bear"}
     assert web.sessions == set()
-    assert "HTTP Request" in caplog.text
     assert "tiger" not in caplog.text
 
 
@@ -616,7 +614,7 @@ async def test_all_servers_share_one_tls_context_until_the_certificates_change(
     certificates.touch()
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
     monkeypatch.setattr(httpx2, "create_ssl_context", make_and_note)
-    one = http(f"http://127.0.0.1:{free_port()}/mcp")
+    one = http(f"https://127.0.0.1:{free_port()}/mcp")
     async with fleet_of(one, replace(one, name="two")):
         assert len(made) == 1
     os.utime(certificates, (1, 1))

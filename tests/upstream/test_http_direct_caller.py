@@ -9,13 +9,13 @@ import anyio
 import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
+from toolcrib.upstream.transports.http_transport import AuthTransport
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, Exchange, FastPathUnavailable
 from toolcrib.upstream.transports.http import DirectCaller
-from toolcrib.upstream.transports.http_transport import AuthTransport
 
 pytestmark = pytest.mark.anyio
 

@@ -13,6 +13,7 @@ import anyio
 import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
+from toolcrib.upstream.transports.http_transport import AuthTransport
 
 from toolcrib.protocol.failures import FailureKind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -22,7 +23,6 @@ from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, embedd
 from toolcrib.upstream.transports.http import DirectCaller
 from toolcrib.upstream.transports.http_connection import HttpConnection, PooledResponse
 from toolcrib.upstream.transports.http_pool import FOR_CALLER_KEY, AiohttpTransport
-from toolcrib.upstream.transports.http_transport import AuthTransport
 
 pytestmark = pytest.mark.anyio
 

@@ -1,10 +1,10 @@
 """Servers behind OAuth: logins, their tokens, and what callers see while a login is missing."""
 
+import asyncio
 import base64
 import json
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import anyio
 import httpx2
@@ -22,19 +22,20 @@ from tests.fixtures.servers.authorization import Client, Issuer, ProtectedServer
 from tests.upstream.support import FAST, call, serving, until
 
 from toolcrib.errors import InvalidRequest, LoginRequired, ServerUnavailable, SettingsError, UpstreamError
+from toolcrib.protocol.failures import ExchangeError
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import LOCAL, Caller, Context, ServerState
 from toolcrib.upstream.fleet import Fleet
-from toolcrib.upstream.guarded_fetch import GuardedTransport, TrustedHosts
+from toolcrib.upstream.guarded_fetch import GuardedFetch, TrustedHosts
 from toolcrib.upstream.logins.flows import Challenge
 from toolcrib.upstream.logins.oauth import StoredLogin
 from toolcrib.upstream.logins.service import PAGE_PATH, LoginService
 from toolcrib.upstream.logins.vault import LoginVault, Sealer, VaultKeyError, find_sealer
 from toolcrib.upstream.options import FleetOptions, LoginOptions, OAuthClientOptions, ServerOptions
 from toolcrib.upstream.remote_server import RemoteServer
-from toolcrib.upstream.transports.http_failures import LoginNeeded
+from toolcrib.upstream.transports.http_requests import LoginNeeded
 
 HERE = Context(caller=LOCAL)
 ANN = Context(caller=Caller(id="ann", tenant="acme"))
@@ -319,7 +320,7 @@ async def test_an_authorization_server_that_takes_no_resource_is_not_sent_one() 
             exchange = it.server(grant="token_exchange", **own)
             tokens: Any = service.credentials(exchange, caller)
             tokens.present("token-of-ann", None)
-            with suppress(httpx2.TransportError):  # this one wants to know the resource for an exchange
+            with suppress(ExchangeError):  # this one wants to know the resource for an exchange
                 assert await tokens.answer(Challenge(), None) or await tokens.token()
         asked = [form for path, form in it.issuer.requests if path in ("/authorize", "/token")]
         grants = {form.get("grant_type", "").rpartition(":")[2] for form in asked}
@@ -340,6 +341,19 @@ async def test_toolcrib_uses_its_own_credentials() -> None:
             await call(server, "whoami", HERE)
             assert it.issuer.count("/token") == 2
         assert await LoginVault(it.store, it.options.logins).all() == {}
+
+
+async def test_without_an_issuer_its_own_credentials_go_to_the_first_one_that_the_server_names() -> None:
+    async with world() as it, world() as other:
+        it.issuer.clients["main"] = other.issuer.clients["main"] = replace(MAIN)
+        auth = {"grant": "client_credentials", "client_id": "main", "client_secret": "main-secret"}
+        async with it.connected(**auth) as (server, _):
+            assert (await call(server, "whoami", HERE)).is_error is False
+            it.protected.prm = {"authorization_servers": [other.issuer.issuer]}
+            it.issuer.tokens.clear()
+            with pytest.raises(ServerUnavailable, match="issuer"):
+                await server.call_tool(HERE, "whoami", {})
+        assert other.issuer.count("/token") == 0
 
 
 async def test_a_callers_token_is_exchanged_and_never_sent() -> None:
@@ -518,6 +532,35 @@ async def test_metadata_of_another_issuer_is_refused() -> None:
         assert it.issuer.count("/register") == 0
 
 
+@pytest.mark.parametrize(("named", "itself"), [("/", ""), ("", "/")], ids=["named with a slash", "without"])
+@pytest.mark.parametrize("pinned", [None, "", "/"], ids=["by the server", "pinned", "pinned with a slash"])
+async def test_an_authorization_server_that_is_an_origin_is_the_same_with_and_without_a_slash(
+    named: str, itself: str, pinned: str | None
+) -> None:
+    async with world() as it:
+        origin = it.issuer.issuer
+        it.protected.prm = {"authorization_servers": [f"{origin}{named}"]}
+        it.issuer.metadata = {"issuer": f"{origin}{itself}"}
+        it.issuer.change_redirect = lambda url: f"{url.rpartition('&iss=')[0]}&{urlencode({'iss': f'{origin}{itself}'})}"
+        async with it.connected(**({} if pinned is None else {"issuer": f"{origin}{pinned}"})) as (server, service):
+            await log_in(server, service)
+        it.issuer.clients["main"] = replace(MAIN)
+        auth: dict[str, Any] = {"grant": "client_credentials", "client_id": "main", "client_secret": "main-secret"}
+        if pinned is not None:
+            auth["issuer"] = f"{origin}{pinned}"
+        async with it.connected(**auth) as (server, _):
+            assert server.status.state is ServerState.READY
+
+
+async def test_an_authorization_server_with_a_path_is_another_one_with_a_slash() -> None:
+    async with world() as it:
+        it.protected.prm = {"authorization_servers": [f"{it.issuer.issuer}/"]}
+        it.issuer.metadata = {"issuer": f"{it.issuer.issuer}/realm"}
+        async with it.connected() as (server, _):
+            with pytest.raises(LoginRequired, match="issuer mismatch"):
+                await server.call_tool(HERE, "whoami", {})
+
+
 @pytest.mark.parametrize(
     ("change", "failure"),
     [
@@ -652,18 +695,16 @@ async def test_the_address_that_is_checked_is_the_one_that_is_connected_to(monke
 
     connected = list[str]()
 
-    async def connect(*, addr_infos: list[Any], **_: Any) -> socket.socket:
-        connected.extend(info[4][0] for info in addr_infos)
+    async def connect(_: object, sock: socket.socket, address: tuple[str, int]) -> None:
+        connected.append(address[0])
         raise OSError("not in a test")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", connect)
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "sock_connect", connect)
     with anyio.fail_after(10):
-        for error, reason in ((httpx2.ConnectError, "Cannot connect"), (httpx2.UnsupportedProtocol, "private address")):
-            transport = GuardedTransport(ssl.create_default_context(), TrustedHosts(()), proxy=None)
-            async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
-                with pytest.raises(error, match=reason):
-                    await client.get("https://rebound.test/as")
+        for reason in ("cannot be reached", "private address"):
+            with pytest.raises(ExchangeError, match=reason):
+                await GuardedFetch(TrustedHosts(()))("GET", "https://rebound.test/as")
     assert asked == ["rebound.test"] * 2
     assert connected == ["93.184.216.34"]
 
@@ -713,7 +754,7 @@ async def test_settings_that_cannot_work_are_refused() -> None:
     secret = {"client_id": "c", "client_secret": "s"}
     for wrong, reason in (
         ({"client_secret": "s"}, "needs client_id"),
-        ({"grant": "client_credentials", **secret}, "needs issuer"),
+        ({"grant": "client_credentials", "client_id": "c"}, "needs client_id, and client_secret or private_key"),
         ({"grant": "token_exchange", "issuer": "https://a.test", "client_id": "c"}, "needs issuer, client_id and"),
         ({"grant": "forward", "audience": ("one",)}, "needs audience"),
         ({"parameters": {"state": "x"}}, "cannot set state"),

@@ -95,7 +95,11 @@ async def test_an_answer_among_others_is_found_and_its_call_runs_once(behaviour:
     [
         ("say(done[:20])", CallTimeout, r"did not answer odd within 0\.5 s \(timeouts\.call\)"),
         ("say(message({**request, 'id': 'other'}, {}))", CallTimeout, "did not answer odd within"),
-        ("say(json.dumps({'jsonrpc': '2.0', 'id': request['id']}) + '\\n')", UpstreamError, "neither a result nor an"),
+        (
+            "say(json.dumps({'jsonrpc': '2.0', 'id': request['id']}) + '\\n')",
+            UpstreamError,
+            "neither a result nor",
+        ),
         ("say(json.dumps({'id': request['id'], 'error': 'The disk is full'}) + '\\n')", UpstreamError, "disk is full"),
         (
             "sys.stderr.write('Error: out of memory\\n'); os._exit(9)",

@@ -34,6 +34,13 @@ class Clock:
     loop: asyncio.AbstractEventLoop
     ahead_s: float = 0.0
 
+    async def pass_time(self, seconds: float) -> None:
+        """Let so much time pass, second by second, while the event loop runs."""
+        for _ in range(int(seconds)):
+            self.ahead_s += 1
+            for _ in range(3):
+                await asyncio.sleep(0)
+
 
 @pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -57,7 +64,7 @@ class Worker(Watcher):
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         await super().progress(done, total, message)
         is_last = len(self.reports) == self.steps
-        self.clock.ahead_s += self.last_s if is_last else STEP_S
+        await self.clock.pass_time(self.last_s if is_last else STEP_S)
         (self.end if is_last else self.go_on)()
 
 
@@ -137,7 +144,7 @@ async def sse(_: Path, steps: Steps, limits: dict[str, Any]) -> AsyncIterator[Re
         group.start_soon(work, request)
         return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
 
-    async with anyio.create_task_group() as group, peer_of(answer) as listening:
+    async with peer_of(answer) as listening, anyio.create_task_group() as group:
         options = server_at(listening.port, transport="sse", **limits)
         async with server_of(options, limit_s=LIMIT_S) as server:
             yield server

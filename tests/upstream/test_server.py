@@ -10,14 +10,14 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from mcp.shared.message import SessionMessage
 from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, names, raw, server_of, until
 
 from toolcrib.errors import CallTimeout, ConnectionLost, InvalidArguments, ServerUnavailable, UpstreamError
 from toolcrib.types import Object, ServerState, ToolResult
-from toolcrib.upstream.connection import RawJsonDispatcher
+from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.remote_server import RemoteServer
+from toolcrib.upstream.transports.base import Message
 
 
 @dataclass
@@ -180,13 +180,13 @@ async def test_a_flood_on_stdout_delays_only_its_own_call(*, notices: bool) -> N
 
 async def test_a_thousand_reports_of_a_changed_list_at_once_count_as_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     passed_on: list[object] = []
+    receive = Connection.receive
 
-    class NotedMessage(SessionMessage):
-        def __init__(self, message: Any) -> None:
-            super().__init__(message)
-            passed_on.append(message)
+    async def noted(self: Connection, message: Message) -> None:
+        passed_on.append(message)
+        await receive(self, message)
 
-    monkeypatch.setattr("toolcrib.upstream.transports.stdio.SessionMessage", NotedMessage)
+    monkeypatch.setattr(Connection, "receive", noted)
     async with server_of(raw()) as server:
         await call(server, "grow", name="extra")
         passed_on.clear()
@@ -355,23 +355,12 @@ async def test_a_call_waits_for_a_first_connection_for_a_limited_time(tmp_path: 
             assert caught.value.hint == "Nothing was run. It is being tried right now."
 
 
-async def test_a_plain_call_over_pipes_passes_by_the_session_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-    inner = RawJsonDispatcher.send_raw_request
-
-    async def noted(self: RawJsonDispatcher, method: str, *args: Any, **more: Any) -> dict[str, Any]:
-        sent.append(method)
-        return await inner(self, method, *args, **more)
-
+async def test_short_and_long_calls_at_the_same_time_get_their_own_answers_over_pipes() -> None:
     async with server_of(raw()) as server:
-        monkeypatch.setattr(RawJsonDispatcher, "send_raw_request", noted)
-        assert await call_json(server, "echo", a="x") == {"a": "x"}
-        assert "tools/call" not in sent
         long = "x" * 200_000
         async with anyio.create_task_group() as group:
             for number in range(8):
                 group.start_soon(_echo, server, f"{number}" if number % 2 else f"{number}{long}")
-        assert sent.count("tools/call") == 4
 
 
 async def _echo(server: RemoteServer, value: str) -> None:

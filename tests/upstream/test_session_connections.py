@@ -1,6 +1,5 @@
 """Connections of single sessions: who gets one, what it declares, and when it ends."""
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,7 +8,6 @@ from typing import Any
 import anyio
 import pytest
 from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
@@ -24,16 +22,18 @@ from tests.upstream.support import CTX, FAST, alive, call, call_json, raw, serve
 from tests.upstream.test_forwarding import ELICIT, TALK
 
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
+from toolcrib.protocol.failures import RpcError
 from toolcrib.types import SESSION_META, Caller, Context, Object, ServerState, SessionClient
 from toolcrib.upstream import open_calls
 from toolcrib.upstream.fleet import Fleet
-from toolcrib.upstream.forwarding import CallDeadline, LogForwarder, UpstreamExchange, paused
+from toolcrib.upstream.forwarding import LogForwarder, UpstreamExchange
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.session_connections import SessionConnections, SessionUnavailable
-from toolcrib.upstream.transports.base import AutoResetEvent, Channel, CloseEvent, Streams
-from toolcrib.upstream.transports.stdio import open_channel as open_stdio
+from toolcrib.upstream.targets import open_transport
+from toolcrib.upstream.transports.base import Transport
+from toolcrib.upstream.transports.stdio import StdioTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -123,11 +123,11 @@ async def test_an_idle_connection_is_closed_and_opened_again_when_needed() -> No
 
 async def test_no_request_gets_an_idle_connection_that_is_being_closed() -> None:
     options = replace(raw(**OWN), start_timeout_s=10)
-    redact, channels = Redactor(options), list[Channel]()
+    redact, transports = Redactor(options), list[Transport]()
 
-    def open_kept(_: Caller) -> Channel:
-        channels.append(open_stdio(options, FAST, redact))
-        return channels[-1]
+    def open_kept(_: Caller) -> Transport:
+        transports.append(StdioTransport(options, FAST, redact))
+        return transports[-1]
 
     idle_soon = replace(FAST, session_idle_s=0.0)
     own = SessionConnections(options, idle_soon, redact, LogForwarder("s", redact), open_kept)
@@ -137,9 +137,9 @@ async def test_no_request_gets_an_idle_connection_that_is_being_closed() -> None
             group.start_soon(own.run)
             await anyio.wait_all_tasks_blocked()
             (await own.lease(of("1"))).release()
-            await channels[0].closed.wait()
+            await transports[0].closed.wait()
             group.cancel_scope.cancel()
-    assert channels[0].closed.reason == "it was not used"
+    assert transports[0].closed.reason == "it was not used"
 
 
 async def test_a_session_too_many_takes_the_place_of_the_one_unused_longest() -> None:
@@ -267,7 +267,7 @@ async def test_calls_of_a_session_over_http_are_its_own_with_their_log_messages(
 
 
 @asynccontextmanager
-async def silence() -> AsyncIterator[Streams]:
+async def silence() -> AsyncIterator[Any]:
     """The transport of a server that never answers."""
     [into, received], [sent, out] = (
         anyio.create_memory_object_stream[Any](9),
@@ -281,8 +281,8 @@ async def test_a_session_whose_server_does_not_answer_the_handshake_learns_that(
     options = ServerOptions(name="s", command="s", sessions="client", start_timeout_s=0.05)
     redact = Redactor(options)
 
-    def open_silent(_: Caller) -> Channel:
-        return Channel(transport=silence(), closed=CloseEvent(), refresh_needed=AutoResetEvent())
+    def open_silent(_: Caller) -> Transport:
+        return open_transport(replace(options, target=silence), FAST, redact)
 
     own = SessionConnections(options, FAST, redact, LogForwarder("s", redact), open_silent)
     own.attach(modern=False)
@@ -529,13 +529,6 @@ async def test_a_newer_client_is_not_asked_for_what_it_did_not_declare() -> None
         assert answer == {"refused": "The client has no roots to list."}
 
 
-async def test_a_deadline_does_not_run_while_a_person_answers() -> None:
-    scope = anyio.CancelScope(deadline=anyio.current_time() + 10)
-    with paused(CallDeadline(scope, 10, 20)):
-        assert scope.deadline == math.inf
-    assert 9 < scope.deadline - anyio.current_time() <= 10
-
-
 async def test_a_question_about_a_task_names_the_task_as_the_client_knows_it() -> None:
     logs = LogForwarder("s", Redactor(ServerOptions(name="s", command="s")))
     running = UpstreamExchange(Peer(capabilities=ABLE), logs, may_ask=True, task="mine")
@@ -567,7 +560,7 @@ async def test_a_server_cannot_ask_any_number_of_questions_at_the_same_time() ->
         for _ in range(16):
             group.start_soon(running.answer, ELICIT["method"], ELICIT["params"])
         await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(5), pytest.raises(MCPError, match="16 questions wait"):
+        with anyio.fail_after(5), pytest.raises(RpcError, match="16 questions wait"):
             await running.answer(ELICIT["method"], ELICIT["params"])
         group.cancel_scope.cancel()
     assert waiting == 16

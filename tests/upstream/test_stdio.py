@@ -12,8 +12,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest
 from tests.upstream.support import (
     FAST,
     MARK,
@@ -34,7 +32,8 @@ from toolcrib.types import ServerState
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.transports.stdio import open_channel
+from toolcrib.upstream.transports.base import Message
+from toolcrib.upstream.transports.stdio import StdioTransport
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 
@@ -307,6 +306,10 @@ async def test_a_fleet_can_be_cancelled_at_any_moment() -> None:
         assert left_over() == []
 
 
+async def ignore(_: Message) -> None:
+    """Take a message of a server that does not matter."""
+
+
 async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_its_own_connection(
     tmp_path: Path,
 ) -> None:
@@ -314,26 +317,21 @@ async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_i
     os.mkfifo(ask)
     os.mkfifo(notified)
 
-    class Late(JSONRPCRequest):
-        """While it is encoded, the child closes its input, and the event loop has no time to notice."""
-
-        def model_dump_json(self, **_: Any) -> str:
-            ask.write_text("close\n")
-            notified.read_text()
-            return "{}"
-
     program = ("-c", 'read _ < "$1"; exec 0<&-; echo closed > "$2"; exec sleep 600', "sh", str(ask), str(notified))
     options = ServerOptions(name="deaf", command="sh", args=program, env={MARK: str(os.getpid())})
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    link = open_channel(options, FAST, Redactor(options))
+    transport = StdioTransport(options, FAST, Redactor(options))
     with anyio.fail_after(20):
-        async with link.transport as (_, outgoing):
-            await outgoing.send(SessionMessage(Late(jsonrpc="2.0", id=1, method="ping")))
-            await link.closed.wait()
-            assert link.closed.reason == "closed its input but keeps running"
+        async with transport.opened(ignore):
+            # The child closes its input, and the event loop has no time to notice.
+            ask.write_text("close\n")
+            notified.read_text()
+            await transport.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {})
+            await transport.closed.wait()
+            assert transport.closed.reason == "closed its input but keeps running"
     # Some versions of Python report an unretrieved error only when it is garbage-collected.
-    del link, outgoing
+    del transport
     gc.collect()
     await anyio.lowlevel.checkpoint()
     assert complaints == []

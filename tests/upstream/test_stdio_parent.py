@@ -8,15 +8,14 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest
 from tests.upstream.support import SERVERS, server_of
 
 from toolcrib.errors import AlreadyStarted
 from toolcrib.types import ServerState
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.transports import pipes as module
-from toolcrib.upstream.transports.pipes import PipeReader, PipeWriter, claim_stdio, parent_stdio, release_stdio
+from toolcrib.upstream.transports.base import Message
+from toolcrib.upstream.transports.pipes import ParentStdio, PipeReader, PipeWriter, claim_stdio, release_stdio
 
 PROGRAM = """
 import sys, anyio
@@ -24,11 +23,11 @@ from toolcrib.types import Caller
 from toolcrib.types import Context
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.transports.pipes import parent_stdio
+from toolcrib.upstream.transports.pipes import ParentStdio
 
 async def main():
     async with Fleet() as fleet:
-        await fleet.apply([ServerOptions(name="parent", target=parent_stdio, retries=0)])
+        await fleet.apply([ServerOptions(name="parent", target=ParentStdio, retries=0)])
         await fleet.settled()
         print("this does not belong on the wire")
         server = fleet.server("parent")
@@ -68,7 +67,7 @@ async def test_only_one_part_of_a_process_can_use_its_stdio_at_a_time() -> None:
     try:
         with pytest.raises(AlreadyStarted, match="in use by the server over stdio"):
             claim_stdio("another")
-        async with server_of(ServerOptions(name="parent", target=parent_stdio, retries=0)) as server:
+        async with server_of(ServerOptions(name="parent", target=ParentStdio, retries=0)) as server:
             assert server.status.state is ServerState.FAILED
             assert server.status.reason.startswith(
                 "This process's stdin and stdout are in use by the server over stdio"
@@ -85,12 +84,20 @@ async def test_stdio_is_released_after_use(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "_STDIN", theirs[0])
     monkeypatch.setattr(module, "_STDOUT", ours[1])
     with anyio.fail_after(5):
-        async with parent_stdio() as (incoming, outgoing):
-            await outgoing.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping")))
+        received: list[Message] = []
+        arrived = anyio.Event()
+
+        async def receive(message: Message) -> None:
+            received.append(message)
+            arrived.set()
+
+        transport = ParentStdio()
+        async with transport.opened(receive):
+            await transport.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {})
             assert json.loads(await PipeReader(os.dup(ours[0])).receive())["method"] == "ping"
             os.write(theirs[1], b'no message\n{"jsonrpc": "2.0", "id": 1, "result": {}}\n')
-            message = await incoming.receive()
-            assert isinstance(message, SessionMessage)
+            await arrived.wait()
+            assert received == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
             os.write(theirs[1], b"kept for the next one\n")
     assert os.get_blocking(ours[1])
     os.write(ours[1], b"free again")

@@ -107,7 +107,7 @@ class CallDeadline(Deadline):
 
     def extend(self) -> None:
         """Begin the time without progress again."""
-        if self._task is not None and not self._pauses:
+        if self._task is not None and not self._pauses and not self.is_last:
             self.is_extended = True
             self._move(min(asyncio.get_running_loop().time() + self._idle_s, self._last))
 

@@ -14,7 +14,7 @@ from toolcrib.protocol.failures import ExchangeError, FailureKind, RpcError
 from toolcrib.protocol.messages import as_result
 
 NO_MESSAGE: Final = "its response claims to be JSON but is not a JSON-RPC message; check the url"
-INVALID_RESPONSE: Final = "its response does not answer the call"
+INVALID_RESPONSE: Final = "its response has neither a result nor an error"
 
 Message: TypeAlias = dict[str, Any]
 """One JSON-RPC message, parsed and otherwise as it came."""

@@ -12,8 +12,10 @@ import anyio
 import anyio.abc
 from pydantic_core import to_json
 
+from toolcrib.protocol.calling import OutgoingRequest
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.protocol.messages import NESTED_TOO_DEEP, TooDeepError, is_outcome, parse_json
+from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import (
@@ -22,15 +24,8 @@ from toolcrib.upstream.transports.base import (
     CloseEvent,
     Message,
     OnMessage,
-    OutgoingRequest,
 )
-from toolcrib.upstream.transports.bounds import (
-    LIST_METHODS,
-    Bounds,
-    list_bounds,
-    result_bounds,
-    run_in_steps,
-)
+from toolcrib.upstream.transports.bounds import Bounds, list_bounds, result_bounds, run_in_steps
 from toolcrib.upstream.transports.framing import parse_in_steps
 from toolcrib.upstream.transports.http_bodies import (
     EVENT_STREAM,
@@ -236,14 +231,12 @@ class HttpTransport:
         # Other messages wait for a notification that the server does not answer.
         timeout_s = None if "id" in message else self._fleet.http_notice_timeout_s
         session = self._session
-        try:
-            reply = await self._send(to_json(message), headers, session, timeout_s=timeout_s)
-            if reply.response.status >= _BAD_REQUEST:
-                await self._refused(reply, in_session=session is not None)
-            await discard(reply.response)
-        finally:
-            if message.get("method") == _INITIALIZED:
-                self._begin_listening()
+        if message.get("method") == _INITIALIZED:
+            self._begin_listening()
+        reply = await self._send(to_json(message), headers, session, timeout_s=timeout_s)
+        if reply.response.status >= _BAD_REQUEST:
+            await self._refused(reply, in_session=session is not None)
+        await discard(reply.response)
 
     # -- the session -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from threading import Lock
 from typing import Final
 
@@ -15,6 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from toolcrib.errors import AlreadyStarted
+from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.transports.duplex import CLOSED, PIPE_CLOSED, DuplexTransport
 
@@ -215,8 +216,11 @@ class ParentStdio(DuplexTransport):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[None]:
-        """Raises `AlreadyStarted` as `claim_stdio` does."""
-        with redirected_stdio("a server reached by stdio://") as (wire_in, wire_out):
+        with ExitStack() as stack:
+            try:
+                wire_in, wire_out = stack.enter_context(redirected_stdio("a server reached by stdio://"))
+            except AlreadyStarted as error:
+                raise ExchangeError(FailureKind.UNSENT, error.message.rstrip(".")) from error
             reader, self._writer = PipeReader(wire_in), LineWriter(PipeWriter(wire_out))
             async with anyio.create_task_group() as group:
                 group.start_soon(self._read, reader)
