@@ -18,7 +18,7 @@ from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, running
 from toolcrib.types import Caller, Context, SearchRequest, Tool
-from toolcrib.upstream.transports.http_pool import AiohttpTransport
+from toolcrib.upstream.transports.http_client import DirectClient, HttpUrl, RequestHead
 
 TOOLS = 5_000
 VERBS = ("create", "list", "delete", "update", "search")
@@ -60,24 +60,31 @@ async def layers() -> None:
 
 
 async def clients(url: str) -> None:
-    """One POST through httpx2's own transport, and through ours: processor time of this process."""
+    """One POST through httpx2's transport, and through our client: processor time of this process."""
     message = load.request(url, "echo", {"text": "x"})
     head, _, body = message.partition(b"\r\n\r\n")
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
-    for name, transport in (
-        ("httpx2's transport", httpx2.AsyncHTTPTransport()),
-        ("toolcrib's, on aiohttp", AiohttpTransport(httpx2.create_ssl_context())),
-    ):
+    headers.pop("content-length", None)
+    transport, client = httpx2.AsyncHTTPTransport(), DirectClient()
+    asked = RequestHead.of("POST", HttpUrl.parse(url), headers.items())
+
+    async def theirs() -> None:
+        answer = await transport.handle_async_request(httpx2.Request("POST", url, headers=headers, content=body))
+        await answer.aread()
+        await answer.aclose()
+
+    async def ours() -> None:
+        answer = await client.send(asked, body, connect_s=5)
+        await answer.aclose()
+
+    for name, post in (("httpx2's transport", theirs), ("toolcrib's client", ours)):
         for times in (20, 500):
             used = cpu_s()
             for _ in range(times):
-                answer = await transport.handle_async_request(
-                    httpx2.Request("POST", url, headers=headers, content=body)
-                )
-                await answer.aread()
-                await answer.aclose()
+                await post()
         print(f"{'a POST through ' + name:52}{(cpu_s() - used) / times * 1e6:9.0f} us CPU")
-        await transport.aclose()
+    await transport.aclose()
+    await client.aclose()
 
 
 def cpu_s() -> float:

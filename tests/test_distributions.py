@@ -10,7 +10,6 @@ import pytest
 
 TOP = Path(__file__).parents[1]
 SERVER = (
-    "aiohttp",
     "click",
     "httpx2",
     "mcp",
@@ -21,7 +20,6 @@ SERVER = (
     "starlette",
     "uvicorn",
     "yaml",
-    "yarl",
 )
 
 WITHOUT_SERVER = f"""

@@ -46,7 +46,7 @@ def test_importing_toolcrib_loads_nothing_heavy() -> None:
 
 
 def test_importing_an_app_loads_no_server_and_no_client() -> None:
-    heavy = ("mcp", "mcp_types", "aiohttp", "starlette", "uvicorn", "httpx2", "rich", "click")
+    heavy = ("mcp", "mcp_types", "starlette", "uvicorn", "httpx2", "rich", "click")
     program = f"import sys; from toolcrib import App; print([name for name in {heavy!r} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"

@@ -220,7 +220,7 @@ def test_a_verb_over_remembered_tools_loads_only_what_it_needs(
 ) -> None:
     file = settings(a=toolbox())
     command("tools", "-c", file)
-    heavy = ("mcp", "mcp_types", "starlette", "uvicorn", "aiohttp", "httpx2", "rich", *unused)
+    heavy = ("mcp", "mcp_types", "starlette", "uvicorn", "httpx2", "rich", *unused)
     program = f"""
 import sys
 from toolcrib.cli.main import app

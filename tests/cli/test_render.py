@@ -6,7 +6,6 @@ import ssl
 from dataclasses import replace
 from typing import Any
 
-import httpx2
 import pytest
 
 from toolcrib.cli.doctor import advice
@@ -14,7 +13,13 @@ from toolcrib.cli.output import truncate
 from toolcrib.cli.render import block_text, print_reply, print_result, result_json, server_note
 from toolcrib.types import Rejected, SearchReply, ServerState, ServerStatus, ToolResult
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.transports.http_failures import describe_status, describe_transport_error
+from toolcrib.upstream.transports.http_connection import UNANSWERED
+from toolcrib.upstream.transports.http_failures import (
+    NOT_IN_TIME,
+    SPEAKS_TLS,
+    describe_connect_error,
+    describe_status,
+)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +101,7 @@ def test_every_failure_of_a_command_has_advice(reason: str, words: str) -> None:
 
 def answered(status: int, said: str = "") -> str:
     """The reason for an HTTP status, with the server's own message."""
-    return describe_status(status, httpx2.Headers(), json.dumps({"error": said}).encode() if said else b"")
-
-
-def broken_by(cause: Exception) -> str:
-    """The reason for a broken connection."""
-    error = httpx2.ConnectError("")
-    error.__cause__ = cause
-    return describe_transport_error(error)
+    return describe_status(status, {}, json.dumps({"error": said}).encode() if said else b"")
 
 
 def untrusted() -> Exception:
@@ -125,18 +123,18 @@ def untrusted() -> Exception:
         ("Redirect to http://b/mcp not followed; use that URL if it is the intended server", "Write the address"),
         ("Unexpected content type: text/html", "an MCP endpoint"),
         ("no answer to the handshake within 3 s", '"timeouts": {"start": 120}'),
-        (describe_transport_error(httpx2.ConnectTimeout("")), '"timeouts": {"start": 120}'),
-        (describe_transport_error(httpx2.ConnectError("")), "Check that it is running"),
-        (describe_transport_error(httpx2.RemoteProtocolError("")), "Check that it is running"),
-        (broken_by(ConnectionRefusedError()), "Check that it is running"),
-        (broken_by(socket.gaierror()), "Check that it is running"),
-        (broken_by(untrusted()), "SSL_CERT_FILE"),
-        (broken_by(ssl.SSLError(1, "wrong version number")), '"http://"'),
+        (NOT_IN_TIME, '"timeouts": {"start": 120}'),
+        (describe_connect_error(OSError()), "Check that it is running"),
+        (UNANSWERED, "Check that it is running"),
+        (describe_connect_error(ConnectionRefusedError()), "Check that it is running"),
+        (describe_connect_error(socket.gaierror()), "Check that it is running"),
+        (describe_connect_error(untrusted()), "SSL_CERT_FILE"),
+        (describe_connect_error(ssl.SSLError(1, "wrong version number")), '"http://"'),
         ("the proxy http://p:1 refused the connection", "HTTP_PROXY"),
         ("the proxy http://p:1 requires credentials; write a user and a password into its address", "credentials"),
         ("the message endpoint /v1/messages that it named answered 404 Not Found", "prefix"),
-        (describe_status(403, httpx2.Headers({"content-type": "text/html"}), b""), "firewall"),
-        (describe_transport_error(httpx2.RemoteProtocolError(""), maybe_tls=True), '"https://"'),
+        (describe_status(403, {"content-type": "text/html"}, b""), "firewall"),
+        (f"{UNANSWERED}{SPEAKS_TLS}", '"https://"'),
         ("who knows", "an MCP endpoint"),
     ],
 )

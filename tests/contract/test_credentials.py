@@ -94,11 +94,11 @@ async def test_a_login_of_one_process_is_that_of_all(processes: Processes) -> No
     await one.save(PLACE, LOGIN)
     assert await other.load(PLACE) == LOGIN
     assert await other.all() == {PLACE: LOGIN}
-    await other.mark(PLACE, LOGIN, "it has ended")
+    await other.mark(PLACE, LOGIN, problem="it has ended")
     marked = await one.load(PLACE)
     assert marked is not None
     assert marked.problem == "it has ended"
-    await one.mark(PLACE, replace(LOGIN, generation="an older one"), "another problem")
+    await one.mark(PLACE, replace(LOGIN, generation="an older one"), problem="another problem")
     assert (await one.load(PLACE)) == marked
     assert await one.delete(PLACE)
     assert not await other.delete(PLACE)

@@ -4,57 +4,97 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from itertools import cycle
 
-import aiohttp
-from aiohttp import web
+import anyio
+import httpx2
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+from tests.upstream.support import serving
 
 _DROPPED = ("transfer-encoding", "connection", "content-length", "keep-alive")
+_PATIENT = httpx2.Timeout(None, connect=2)
 
 
 @contextlib.asynccontextmanager
 async def round_robin(ports: Sequence[int]) -> AsyncIterator[str]:
     """Balance over these ports of this machine, and yield the address for clients."""
     turns = cycle(range(len(ports)))
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx2.AsyncClient(limits=limits, timeout=_PATIENT, trust_env=False) as client:
 
-        async def handle(request: web.Request) -> web.StreamResponse:
-            body = await request.read()
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive)
+            body = await request.body()
             first = next(turns)
             for turn in range(len(ports)):
                 port = ports[(first + turn) % len(ports)]
                 try:
-                    return await _pass_on(session, request, port, body)
-                except aiohttp.ClientConnectorError:
+                    response = await _pass_on(client, request, port, body)
+                except httpx2.ConnectError:
                     continue
-                except aiohttp.ClientError:
-                    return web.json_response({"error": "the gateway ended during the request"}, status=502)
-            return web.json_response({"error": "no gateway"}, status=503)
+                except httpx2.TransportError:
+                    response = JSONResponse({"error": "the gateway ended during the request"}, status_code=502)
+                await response(scope, receive, send)
+                return
+            await JSONResponse({"error": "no gateway"}, status_code=503)(scope, receive, send)
 
-        app = web.Application(client_max_size=16 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", handle)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-        finally:
-            await runner.cleanup()
+        async with serving(Starlette(routes=[Mount("", _until_disconnect(handle))])) as address:
+            yield f"{address}/mcp"
 
 
-async def _pass_on(session: aiohttp.ClientSession, request: web.Request, port: int, body: bytes) -> web.StreamResponse:
-    headers = {name: value for name, value in request.headers.items() if name.lower() not in (*_DROPPED, "host")}
-    url = f"http://127.0.0.1:{port}{request.path_qs}"
-    async with session.request(request.method, url, headers=headers, data=body or None) as response:
-        kept = {name: value for name, value in response.headers.items() if name.lower() not in _DROPPED}
-        answer = web.StreamResponse(status=response.status, headers=kept)
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            content = await response.read()
-            return web.Response(status=response.status, headers=kept, body=content)
-        await answer.prepare(request)
-        with contextlib.suppress(aiohttp.ClientError):
-            async for part in response.content.iter_any():
-                await answer.write(part)
-        await answer.write_eof()
-        return answer
+def _until_disconnect(handle: ASGIApp) -> ASGIApp:
+    """End a request when its client disconnects, also before its response has begun."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        body = await Request(scope, receive).body()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        gone = anyio.Event()
+
+        async def receive_again() -> dict[str, object]:
+            if messages:
+                return messages.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                gone.set()
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            await handle(scope, receive_again, send)
+            group.cancel_scope.cancel()
+
+    return app
+
+
+async def _pass_on(client: httpx2.AsyncClient, request: Request, port: int, body: bytes) -> Response:
+    headers = [pair for pair in request.headers.items() if pair[0] not in (*_DROPPED, "host")]
+    url = request.url.replace(scheme="http", hostname="127.0.0.1", port=port)
+    asked = client.build_request(request.method, str(url), headers=headers, content=body or None)
+    response = await client.send(asked, stream=True)
+    kept = {name: value for name, value in response.headers.items() if name not in _DROPPED}
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        return StreamingResponse(_parts(response), response.status_code, kept)
+    try:
+        content = b"".join([part async for part in response.aiter_raw()])
+    finally:
+        await response.aclose()
+    return Response(content, response.status_code, kept)
+
+
+async def _parts(response: httpx2.Response) -> AsyncIterator[bytes]:
+    try:
+        with contextlib.suppress(httpx2.TransportError):
+            async for part in response.aiter_raw():
+                yield part
+    finally:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()

@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +16,14 @@ from tests.fixtures.servers.web import OldWeb, Web
 from tests.upstream.support import call, call_json, names, raw, server_of, serving
 
 from toolcrib.errors import UpstreamError
+from toolcrib.protocol.failures import ExchangeError
 from toolcrib.protocol.messages import parse_json
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports import bounds
 from toolcrib.upstream.transports.bounds import Bounds, Meter, parse_list, run_at_once
-from toolcrib.upstream.transports.http_bodies import events_for_session, read_bounded
+from toolcrib.upstream.transports.http_bodies import MessageStream, read_bounded
+from toolcrib.upstream.transports.http_connection import HttpResponse
 
 SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}
 
@@ -59,6 +60,19 @@ def test_a_list_parsed_by_entry_equals_one_parsed_whole(entries: list[Any], more
     assert run_at_once(parse_list(text, parse_json)) == message
 
 
+class Parts:
+    """The source of a body in parts."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+
+    async def read(self) -> bytes | None:
+        return await anext(self._parts, None)
+
+    async def end_response(self) -> None:
+        pass
+
+
 @pytest.mark.anyio
 async def test_of_large_messages_that_arrive_together_one_part_is_read_in_each_turn_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
@@ -78,7 +92,7 @@ async def test_of_large_messages_that_arrive_together_one_part_is_read_in_each_t
             yield b"x" * 100_000
 
     async def read() -> None:
-        response = httpx2.Response(200, content=body())
+        response = HttpResponse(Parts(body()), 200, [], None)
         assert isinstance(await read_bounded(response, Bounds(bytes=10_000_000, nodes=100)), bytes)
 
     async with anyio.create_task_group() as group:
@@ -104,9 +118,8 @@ async def test_events_are_measured_one_by_one_however_their_ends_are_cut(end: by
                 yield event[:cut]
                 yield event[cut:]
 
-        response = httpx2.Response(200, content=cut_events())
-        bounded = events_for_session(response, Bounds(bytes=2 * len(event), nodes=100))
-        assert await bounded.aread() == (text + b"\n\n") * 10
+        stream = MessageStream(cut_events(), Bounds(bytes=2 * len(event), nodes=100))
+        assert [await stream.next() for _ in range(11)] == [{"jsonrpc": "2.0", "method": "m"}] * 10 + [None]
 
 
 @pytest.mark.anyio
@@ -116,8 +129,9 @@ async def test_an_event_that_is_too_large_ends_its_stream_however_it_is_cut(part
         while True:
             yield b"x" + part
 
-    bounded = events_for_session(httpx2.Response(200, content=endless()), Bounds(bytes=100, nodes=100))
-    assert len(await bounded.aread()) <= 100
+    stream = MessageStream(endless(), Bounds(bytes=100, nodes=100))
+    with pytest.raises(ExchangeError, match="larger than 100 bytes"):
+        await stream.next()
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,9 @@ def test_options_show_no_secrets() -> None:
 def test_the_mcp_client_and_http_are_imported_only_for_servers_that_need_them() -> None:
     program = (
         "import sys, toolcrib.upstream.fleet\n"
-        "print([name for name in ('mcp', 'aiohttp', 'httpx2', 'mcp_types') if name in sys.modules])\n"
+        "print([name for name in ('mcp', 'httpx2', 'mcp_types') if name in sys.modules])\n"
         "import toolcrib.upstream.server\n"
-        "print([name for name in ('aiohttp', 'toolcrib.upstream.transports.http') if name in sys.modules])\n"
+        "print([name for name in ('httpx2', 'toolcrib.upstream.transports.http') if name in sys.modules])\n"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert output.splitlines() == ["[]", "[]"]

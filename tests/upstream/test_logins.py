@@ -541,7 +541,9 @@ async def test_an_authorization_server_that_is_an_origin_is_the_same_with_and_wi
         origin = it.issuer.issuer
         it.protected.prm = {"authorization_servers": [f"{origin}{named}"]}
         it.issuer.metadata = {"issuer": f"{origin}{itself}"}
-        it.issuer.change_redirect = lambda url: f"{url.rpartition('&iss=')[0]}&{urlencode({'iss': f'{origin}{itself}'})}"
+        it.issuer.change_redirect = lambda url: (
+            f"{url.rpartition('&iss=')[0]}&{urlencode({'iss': f'{origin}{itself}'})}"
+        )
         async with it.connected(**({} if pinned is None else {"issuer": f"{origin}{pinned}"})) as (server, service):
             await log_in(server, service)
         it.issuer.clients["main"] = replace(MAIN)

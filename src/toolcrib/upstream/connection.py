@@ -1,7 +1,7 @@
 """A negotiated connection to one server: requests as plain JSON, with results exactly as the server sent them.
 
-Moves what a `ClientSession` makes and reads over a `Transport`, and brings what the server sends of its own to whom it
-concerns.
+Moves what a `ClientSession` makes and reads over a `Transport`. What the server sends of its own goes to the request
+that it concerns, or to the handlers of the connection.
 """
 
 import logging

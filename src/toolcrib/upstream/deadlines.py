@@ -50,7 +50,7 @@ class Deadline:
             self._timer = None
         if self._failure is None or task is None:
             return
-        # Somebody else may have cancelled the task too, and that has to be passed on.
+        # The task may have been cancelled from outside too, and that has to be passed on.
         if task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise self._failure from error
 

@@ -29,12 +29,9 @@ from toolcrib.protocol.messages import (
     RequestId,
     Response,
     TooDeepError,
-    encode,
-    is_outcome,
     parse_json,
     read_lenient,
     response_id_in,
-    response_in,
 )
 from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import ServerOptions
@@ -288,27 +285,6 @@ def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
     value = parse_json(text)
     yield
     return value
-
-
-def message_for_session(text: bytes, *, answers: bool, request_id: int | str | None = None) -> bytes | None:
-    r"""Return the message in a JSON text as the SDK's session reads it; None if there is none.
-
-    `answers` is whether an outcome that names no request answers the one whose response this is.
-
-    >>> message_for_session(b'\xef\xbb\xbf[{"id": 1.0, "result": {}}]', answers=False)
-    b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    """
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return None
-    item = response_in(value)
-    if not isinstance(item, dict):
-        return None
-    if answers and is_outcome(item) and (request_id is not None or read_lenient(item) is None):
-        item["id"] = 0 if request_id is None else request_id
-    message = read_lenient(item)
-    return None if message is None else encode(message)
 
 
 def _as_sdk(message: messages.Message) -> JSONRPCMessage:

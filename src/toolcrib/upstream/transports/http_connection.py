@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, cast
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.transports import http_parser
 from toolcrib.upstream.transports.http_parser import (
-    PARSER_ERRORS,
     WHOLE_BYTES,
     Headers,
     PlainHead,
@@ -279,7 +278,7 @@ class HttpConnection(asyncio.Protocol):
             self._parser = http_parser.new_parser(self)
         try:
             self._parser.feed_data(data)
-        except PARSER_ERRORS:
+        except http_parser.PARSER_ERRORS:
             self._fail(_lost(NOT_HTTP))
             self.close()
             return
@@ -314,7 +313,7 @@ class HttpConnection(asyncio.Protocol):
         if self._has_head:  # a trailer, of which there may be any number, or the beginning of a second response
             self._keeps_alive = self._keeps_alive and not self._is_complete
             return
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")
         self._headers.append((name, value))
         if name == b"content-type":
             self._is_json = value.lower().startswith(_JSON)

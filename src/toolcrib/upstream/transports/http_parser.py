@@ -75,7 +75,8 @@ class H11Parser:
         self._connection.receive_data(data)
         while (event := self._connection.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
             self._take(event)
-        if self._connection.trailing_data[0]:
+        is_over = self._connection.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
+        if is_over and self._connection.trailing_data[0]:
             raise h11.RemoteProtocolError("there is something after the response")
 
     def _take(self, event: Any) -> None:
@@ -146,7 +147,7 @@ def _read_head(raw: bytes) -> PlainHead | None:
     headers: Headers = []
     for line in whole[2].split(b"\r\n")[:-1]:
         name, _, value = line.partition(b":")
-        headers.append((name.lower(), value.lstrip(b" \t")))
+        headers.append((name.lower(), value.strip(b" \t")))
     found = dict(headers)
     length = found.get(b"content-length", b"")
     if sum(name in _SINGLE for name, _ in headers) != len(found.keys() & _SINGLE):

@@ -28,6 +28,8 @@ _TCP_IDLE_S: Final = 60
 _HEAD_START_S: Final = 0.25
 """How long an address of a host has, in seconds, until the next one is tried beside it."""
 
+_Address = tuple[Any, ...]
+"""As `getaddrinfo` returns it."""
 AddressCheck = Callable[[str, str], None]
 """Raises `ExchangeError` if a connection to the host must not go to this address."""
 
@@ -122,7 +124,7 @@ class ConnectionPool:
         if self._unix_path is not None:
             _, connection = await loop.create_unix_connection(lambda: HttpConnection(self), self._unix_path)
             return connection
-        addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        addresses = await _resolve(self._host, self._port)
         if self._check is not None:
             for address in addresses:
                 self._check(self._host, str(address[4][0]))
@@ -161,7 +163,12 @@ class ConnectionPool:
 # -- opening a connection ----------------------------------------------------------------------------------------------
 
 
-async def _connect_first(addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
+async def _resolve(host: str, port: int) -> list[_Address]:
+    loop = asyncio.get_running_loop()
+    return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+
+
+async def _connect_first(addresses: Sequence[_Address]) -> socket.socket:
     """Return a socket that is connected to the first of the addresses which answers. Raises `OSError`.
 
     `asyncio` does this by itself, but not in every event loop: `uvloop` has no parameter for it.
@@ -169,7 +176,7 @@ async def _connect_first(addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
     errors = list[OSError]()
     found: socket.socket | None = None
 
-    async def attempt(address: tuple[Any, ...], failed: anyio.Event) -> None:
+    async def attempt(address: _Address, failed: anyio.Event) -> None:
         nonlocal found
         try:
             connected = await _connect_to(address)
@@ -199,7 +206,7 @@ async def _connect_first(addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
     raise next((error for error in errors if isinstance(error, ConnectionRefusedError)), errors[0])
 
 
-async def _connect_to(address: tuple[Any, ...]) -> socket.socket:
+async def _connect_to(address: _Address) -> socket.socket:
     family, kind, protocol, _, place = address
     made = socket.socket(family=family, type=kind, proto=protocol)
     try:
@@ -215,7 +222,7 @@ async def _connect_to(address: tuple[Any, ...]) -> socket.socket:
     return made
 
 
-def _by_turns(addresses: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _by_turns(addresses: Sequence[_Address]) -> list[_Address]:
     """Return the addresses with those of both families in turn, beginning with the preferred one."""
     first = [one for one in addresses if one[0] == addresses[0][0]]
     others = [one for one in addresses if one[0] != addresses[0][0]]
