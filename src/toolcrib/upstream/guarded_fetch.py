@@ -1,6 +1,6 @@
 """Requests to addresses that others name, such as those of authorization servers: only to public hosts, and bounded.
 
-Whoever names an address could otherwise send the gateway to any service of the network that it runs in.
+Without this, an address could send the gateway to any service of the network that it runs in.
 """
 
 import ipaddress

@@ -21,7 +21,6 @@ from typing import IO, Final
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-from mcp.client.stdio import get_default_environment
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.sanitize import NO_VALUES, SecretValues, paragraphs
@@ -58,6 +57,7 @@ _NETWORK_VARIABLES: Final = frozenset(
     }
 )
 """Proxies and certificates: behind a company's proxy, nothing can be downloaded or reached without them."""
+_BASIC_VARIABLES: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 _LOCALE_VARIABLES: Final = frozenset(
     {"LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
 )
@@ -467,14 +467,19 @@ def _signal_name(number: int) -> str:
 def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that a child process inherits: what it needs to run and to reach a network, no more.
 
-    These are the SDK's choice (HOME, LOGNAME, PATH, SHELL, TERM, USER), and those for network and locale.
+    These are what the SDK passes on (HOME, LOGNAME, PATH, SHELL, TERM, USER), and those for network and locale.
 
     >>> "AWS_SECRET_ACCESS_KEY" in inherited_environment({"AWS_SECRET_ACCESS_KEY": "x", "https_proxy": "http://proxy:3128"})
     False
     """
+    basic = {
+        name: value
+        for name in _BASIC_VARIABLES
+        if (value := environ.get(name)) is not None and not value.startswith("()")  # a function of a shell
+    }
     chosen = {
         name: value
         for name, value in environ.items()
         if name.upper() in _NETWORK_VARIABLES or name in _LOCALE_VARIABLES
     }
-    return {**get_default_environment(), **chosen}
+    return {**basic, **chosen}
