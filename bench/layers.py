@@ -64,7 +64,7 @@ async def clients(url: str) -> None:
     message = load.request(url, "echo", {"text": "x"})
     head, _, body = message.partition(b"\r\n\r\n")
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
-    headers.pop("content-length", None)
+    headers.pop("Content-Length", None)
     transport, client = httpx2.AsyncHTTPTransport(), DirectClient()
     asked = RequestHead.of("POST", HttpUrl.parse(url), headers.items())
 

@@ -69,6 +69,22 @@ async def test_a_login_is_listed_used_and_deleted(
         assert (await shell.run("logout", "guarded")).code == ExitCode.NOT_FOUND
 
 
+async def test_a_login_that_the_server_does_not_accept_is_not_listed_as_ready(
+    settings: SettingsFile, command: Command, tmp_path: Path
+) -> None:
+    async with world(limit_s=120) as it, world() as other:
+        shell = Shell(it, settings, command, tmp_path)
+        await shell.run("login", "guarded")
+        assert "ready" in (await shell.run("logins")).out
+        it.protected.issuer = other.issuer
+        assert "does not accept the last one" in (await shell.start("tools", "--namespace", "guarded")).err
+        assert "refused" in (await shell.run("logins")).out
+        [listed] = (await shell.run("logins", "--json")).json["logins"]
+        assert listed["refused"] is not None
+        await shell.run("login", "guarded")
+        assert "ready" in (await shell.run("logins")).out
+
+
 @pytest.mark.slow
 async def test_no_verb_prints_a_token(settings: SettingsFile, command: Command, tmp_path: Path) -> None:
     async with world(limit_s=120) as it:

@@ -19,6 +19,7 @@ from toolcrib.errors import ToolcribError
 from toolcrib.middleware.admission import CountRefusal
 from toolcrib.protocol.failures import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
 from toolcrib.protocol.messages import encode_error, encode_response
+from toolcrib.protocol.negotiation import TASKS_CAPABILITY
 from toolcrib.protocol.params import check_request, is_valid_notification
 from toolcrib.protocol.serving import ServerSession
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_INFO_KEY, has_tasks, is_modern
@@ -32,7 +33,6 @@ from toolcrib.server.tasks import TaskMethods
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.tracing import TRACING
 from toolcrib.types import Caller, Context
-from toolcrib.upstream.negotiation import TASKS_CAPABILITY
 
 logger = logging.getLogger(__name__)
 

@@ -5,32 +5,17 @@ becomes an error response to that request, so that its caller does not wait for 
 """
 
 import codecs
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from mcp_types import (
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-)
-
-from toolcrib.protocol import messages
 from toolcrib.protocol.calling import same_id
 from toolcrib.protocol.messages import (
     KEPT_BYTES,
     NESTED_TOO_DEEP,
-    ErrorResponse,
-    Notification,
-    Request,
     RequestId,
-    Response,
     TooDeepError,
     parse_json,
-    read_lenient,
     response_id_in,
 )
 from toolcrib.protocol.versions import LIST_METHODS
@@ -260,14 +245,6 @@ def _unreadable(head: bytes, tail: bytes, reason: str) -> list[Message | Unreada
     return [] if found is None else [Unreadable(found, reason)]
 
 
-def parse_line(line: bytes | OversizedLine) -> Steps[list[JSONRPCMessage]]:
-    """Return the messages in one line as the SDK knows them."""
-    found = yield from read_line(line)
-    return [
-        _as_sdk(read) for one in found if not isinstance(one, Unreadable) and (read := read_lenient(one)) is not None
-    ]
-
-
 def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
     """Parse a message as `parse_json` does, but a list that is long, or nested too deep, entry by entry.
 
@@ -285,24 +262,6 @@ def parse_in_steps(text: bytes, *, is_list: bool) -> Steps[Any]:
     value = parse_json(text)
     yield
     return value
-
-
-def _as_sdk(message: messages.Message) -> JSONRPCMessage:
-    match message:
-        case Notification(method, params):
-            return JSONRPCNotification(jsonrpc="2.0", method=method, **_given(params))
-        case Request(request_id, method, params):
-            return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, **_given(params))
-        case Response(request_id, result):
-            # Without validation, which would copy the result.
-            return JSONRPCResponse.model_construct(jsonrpc="2.0", id=request_id, result=result)
-        case ErrorResponse(error_id, error):
-            data = ErrorData(code=error.code, message=error.message, data=error.data)
-            return JSONRPCError(jsonrpc="2.0", id=error_id, error=data)
-
-
-def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {} if params is None else {"params": params}
 
 
 _MAX_RETRY_DIGITS: Final = 9

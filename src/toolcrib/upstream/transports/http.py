@@ -133,7 +133,11 @@ class HttpTransport:
         """Send a request, and return its outcome."""
         session = None if request.modern else self._session
         bounds = self._list_bounds if request.method in LIST_METHODS else self._result_bounds
-        reply = await self._send(request.data, request.headers, session, for_caller=request.method not in _HANDSHAKE)
+        if request.method in _HANDSHAKE:
+            reply = await self._send(request.data, request.headers, session)
+        else:
+            reply = await self._opened().send_for_caller(self._endpoint, request.headers, request.data, session)
+            self._endpoint = reply.url
         response = reply.response
         try:
             if response.body is not None and self._is_plain(response, request, bounds):
@@ -145,22 +149,10 @@ class HttpTransport:
                     await response.aclose()
 
     async def _send(
-        self,
-        content: bytes,
-        headers: Mapping[str, str],
-        session: str | None,
-        *,
-        for_caller: bool = False,
-        timeout_s: float | None = None,
+        self, content: bytes, headers: Mapping[str, str], session: str | None, *, timeout_s: float | None = None
     ) -> Reply:
         reply = await self._opened().send(
-            "POST",
-            self._endpoint,
-            headers,
-            content,
-            session=session,
-            for_caller=for_caller,
-            timeout_s=timeout_s,
+            "POST", self._endpoint, headers, content, session=session, timeout_s=timeout_s
         )
         self._endpoint = reply.url
         return reply
@@ -398,9 +390,10 @@ _NO_MORE: Final = _NoMore()
 def _read_outcome(body: bytes) -> Message:
     """Return the outcome in a short body. Raises `ExchangeError`."""
     try:
-        return _outcome_in(parse_json(body))
+        value = parse_json(body)
     except ValueError as error:
         raise _unreadable(error) from error
+    return value if isinstance(value, dict) and is_outcome(value) else _outcome_in(value)
 
 
 async def _read_long_outcome(body: bytes, bounds: Bounds) -> Message:

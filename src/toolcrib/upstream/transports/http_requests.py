@@ -5,7 +5,7 @@ Secrets (headers, user, password, query) are added here, below everything that l
 
 import base64
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind
@@ -113,6 +113,18 @@ class Reply(NamedTuple):
     url: HttpUrl
 
 
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What to send, wherever it may have to go."""
+
+    method: str
+    headers: Mapping[str, str]
+    content: bytes
+    session: str | None
+    for_caller: bool = False
+    timeout_s: float | None = None
+
+
 class ServerRequests:
     """Sends requests to one server over its HTTP client. To be closed."""
 
@@ -145,6 +157,24 @@ class ServerRequests:
         """Close every connection."""
         await self._client.aclose()
 
+    async def send_for_caller(
+        self, url: HttpUrl, headers: Mapping[str, str], content: bytes, session: str | None
+    ) -> Reply:
+        """POST a message of a caller. Raises `ExchangeError`."""
+        token = None if self._tokens is None else await self._token()
+        waiting = self._client.send_idle(self._head("POST", url, headers, session, token), content)
+        if waiting is None:
+            return await self.send("POST", url, headers, content, session=session, for_caller=True)
+        try:
+            response = await waiting
+        except ExchangeError as error:
+            raise self._noted(error) from None
+        reply = Reply(response, token, url)
+        if response.status in _REDIRECTS or response.status in _REFUSED:
+            message = _Message("POST", headers, content, session, for_caller=True)
+            return await self._answered(message, await self._followed(message, reply))
+        return reply
+
     async def send(
         self,
         method: str,
@@ -161,16 +191,19 @@ class ServerRequests:
         Cookies in the response to a caller are not kept. `timeout_s` is how long the response may take to begin.
         Raises `ExchangeError`.
         """
-        token = await self._token()
-        reply = await self._follow(method, url, headers, content, session, token, for_caller, timeout_s)
-        for _ in range(_MAX_ANSWERS if self._tokens is not None else 0):
-            if reply.response.status not in _REFUSED:
+        message = _Message(method, headers, content, session, for_caller=for_caller, timeout_s=timeout_s)
+        return await self._answered(message, await self._sent(message, url, await self._token()))
+
+    async def _answered(self, message: "_Message", reply: Reply) -> Reply:
+        """Send a message again with another access token, if the server has refused the one that it had."""
+        for _ in range(_MAX_ANSWERS):
+            if self._tokens is None or reply.response.status not in _REFUSED:
                 break
-            fresh = await self._token_after(reply, headers)
+            fresh = await self._token_after(reply, message.headers)
             if fresh is None:
                 break
             await discard(reply.response)
-            reply = await self._follow(method, url, headers, content, session, fresh, for_caller, timeout_s)
+            reply = await self._sent(message, reply.url, fresh)
         return reply
 
     async def _token(self) -> str | None:
@@ -191,45 +224,41 @@ class ServerRequests:
             await discard(reply.response)
             raise
 
-    async def _follow(
-        self,
-        method: str,
-        url: HttpUrl,
-        headers: Mapping[str, str],
-        content: bytes,
-        session: str | None,
-        token: str | None,
-        for_caller: bool,  # noqa: FBT001 - all of these are passed on
-        timeout_s: float | None,
-    ) -> Reply:
-        """Send a request along redirects within the origin."""
+    async def _sent(self, message: "_Message", url: HttpUrl, token: str | None) -> Reply:
+        """Send a message along redirects within the origin."""
+        return await self._followed(message, await self._sent_once(message, url, token))
+
+    async def _followed(self, message: "_Message", reply: Reply) -> Reply:
         for _ in range(_MAX_REDIRECTS):
-            head = self._head(method, url, headers, session, token)
-            response = await self._exchange(head, content, timeout_s, for_caller=for_caller)
+            response = reply.response
             if response.status not in _REDIRECTS or not (location := response.header(b"location")):
-                return Reply(response, token, url)
+                return reply
             await discard(response)
-            url = self._redirected(method, url, response.status, location)
+            url = self._redirected(message.method, reply.url, response.status, location)
+            reply = await self._sent_once(message, url, reply.token)
         raise ExchangeError(FailureKind.STATUS, f"it redirects more than {_MAX_REDIRECTS} times")
 
-    async def _exchange(
-        self, head: RequestHead, content: bytes, timeout_s: float | None, *, for_caller: bool
-    ) -> HttpResponse:
-        client = self._client
+    async def _sent_once(self, message: "_Message", url: HttpUrl, token: str | None) -> Reply:
+        head = self._head(message.method, url, message.headers, message.session, token)
         try:
-            waiting = client.send_idle(head, content) if for_caller else None
-            if waiting is None:
-                waiting = client.send(
-                    head, content, connect_s=self._connect_s, timeout_s=timeout_s, keeps_cookies=not for_caller
-                )
-            response = await waiting
+            response = await self._client.send(
+                head,
+                message.content,
+                connect_s=self._connect_s,
+                timeout_s=message.timeout_s,
+                keeps_cookies=not message.for_caller,
+            )
         except ExchangeError as error:
-            self._refresh_needed.set()
-            if error.reason == UNANSWERED and not self._is_answered and self.url.scheme == "http":
-                raise ExchangeError(error.kind, f"{UNANSWERED}{SPEAKS_TLS}") from error
-            raise
+            raise self._noted(error) from None
         self._is_answered = True
-        return response
+        return Reply(response, token, url)
+
+    def _noted(self, error: ExchangeError) -> ExchangeError:
+        """Return the error of an exchange, after it has been noted that the server may be in trouble."""
+        self._refresh_needed.set()
+        if error.reason == UNANSWERED and not self._is_answered and self.url.scheme == "http":
+            return ExchangeError(error.kind, f"{UNANSWERED}{SPEAKS_TLS}")
+        return error
 
     def _head(
         self, method: str, url: HttpUrl, headers: Mapping[str, str], session: str | None, token: str | None
