@@ -14,7 +14,8 @@ from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.redact import bare_url
 from toolcrib.upstream.transports.bounds import Bounds
 from toolcrib.upstream.transports.http_bodies import read_bounded
-from toolcrib.upstream.transports.http_client import DirectClient, HttpClient, HttpUrl, RequestHead, proxied_client
+from toolcrib.upstream.transports.http_client import DirectClient, HttpClient, HttpUrl, RequestHead
+from toolcrib.upstream.transports.http_clients import proxied_client
 from toolcrib.upstream.transports.http_parser import Headers
 
 REQUEST_TIMEOUT_S: Final = 10.0

@@ -16,7 +16,8 @@ from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.upstream.transports.base import AutoResetEvent, Message
 from toolcrib.upstream.transports.bounds import Bounds
 from toolcrib.upstream.transports.http_bodies import discard, read_bounded
-from toolcrib.upstream.transports.http_client import HttpUrl, RequestHead, UnsupportedScheme, open_client
+from toolcrib.upstream.transports.http_client import HttpUrl, RequestHead, UnsupportedScheme
+from toolcrib.upstream.transports.http_clients import open_client
 from toolcrib.upstream.transports.http_connection import UNANSWERED, HttpResponse
 from toolcrib.upstream.transports.http_failures import (
     SPEAKS_TLS,
