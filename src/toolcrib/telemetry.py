@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -205,10 +204,12 @@ class GatewayMetrics:
 
     def serve_at(self, listener: socket.socket) -> "_MetricsServer":
         """Serve `/metrics` from a thread of its own, at a listening socket that other processes may accept from too."""
-        exposition: Any = import_module("prometheus_client.exposition")
-        base = import_module("wsgiref.simple_server").WSGIRequestHandler
-        quiet = type("QuietHandler", (base,), {"log_message": lambda *_: None})
-        server = exposition.ThreadingWSGIServer(("", 0), quiet, bind_and_activate=False)
+        from wsgiref.simple_server import WSGIRequestHandler
+
+        from prometheus_client.exposition import ThreadingWSGIServer
+
+        quiet = type("QuietHandler", (WSGIRequestHandler,), {"log_message": lambda *_: None})
+        server = ThreadingWSGIServer(("", 0), quiet, bind_and_activate=False)
         server.socket.close()
         server.socket = listener.dup()
         server.socket.settimeout(0)  # another process may have accepted what made the socket readable
@@ -320,9 +321,10 @@ def _known_outcome(outcome: str) -> str:
 
 def _load_library() -> Any:
     try:
-        return import_module("prometheus_client")
+        import prometheus_client
     except ModuleNotFoundError as error:
         raise missing_extra("prometheus_client", "toolcrib[metrics]", needed_by="telemetry.metrics") from error
+    return prometheus_client
 
 
 class _State:
@@ -426,14 +428,16 @@ class _WorkerMetrics:
 
     def __init__(self, library: Any, folder: Path) -> None:
         """Raises `SettingsError` if the folder cannot be used."""
+        from prometheus_client import multiprocess, values
+
         self._library, self._folder = library, folder
         make_private_folder(folder)
         self.state: _State | None = None
         self.place, self._lock = self._claim()
-        values: Any = import_module("prometheus_client.values")
+        make_value: Any = values.MultiProcessValue  # untyped
         os.environ[_FOLDER_VARIABLE] = str(folder)
-        values.ValueClass = values.MultiProcessValue(process_identifier=lambda: self.place)
-        self._multiprocess: Any = import_module("prometheus_client.multiprocess")
+        values.ValueClass = make_value(process_identifier=lambda: self.place)
+        self._multiprocess: Any = multiprocess
         self._own = library.CollectorRegistry()
         self._gauges: dict[str, Any] = {}
         self._last: dict[tuple[str, tuple[str, ...]], float] = {}
@@ -529,7 +533,8 @@ class _WorkerMetrics:
 
 def _lock(file: Path) -> IO[str] | None:
     """Lock a file until it is closed, or the process ends; None if another process holds the lock."""
-    fcntl: Any = import_module("fcntl")  # workers are processes of a system that has it
+    import fcntl
+
     opened = os.fdopen(open_private(file, os.O_WRONLY | os.O_APPEND), "a", encoding="ascii")
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

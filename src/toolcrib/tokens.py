@@ -1,9 +1,8 @@
 """Token counts of texts: estimated, or counted with the vocabulary of a model."""
 
-from importlib import import_module
 from math import ceil
 from string import ascii_lowercase
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.names import nearest
@@ -64,9 +63,10 @@ class ExactTokens:
         if encoding not in ENCODINGS:
             raise _unknown(encoding)
         try:
-            self._library: Any = import_module("toktok")
+            import toktok
         except ModuleNotFoundError as error:
             raise missing_extra("toktok-rs", "toolcrib[tokens]") from error
+        self._library = toktok
         self.label = encoding
         self.count("")  # load the vocabulary now, not in the first request
 

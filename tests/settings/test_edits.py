@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal
@@ -485,21 +484,22 @@ class _StaticFile:
 
 def _load_templates() -> Any:
     try:
-        library: Any = import_module("jinja2")
+        import jinja2  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise missing_extra("jinja2", "toolcrib[console]", needed_by="The console") from error
-    environment = library.Environment(
-        loader=library.PackageLoader("toolcrib.console"),
+    from markupsafe import Markup  # noqa: PLC0415 - the same
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("toolcrib.console"),
         autoescape=True,
-        undefined=library.StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     for name in ("ago", "duration", "number", "percent", "clock", "iso", "segment"):
         environment.filters[name] = getattr(figures, name)
-    markup: Any = import_module("markupsafe").Markup
     for name in ("columns", "bar", "span"):
-        environment.globals[name] = _marked(getattr(figures, name), markup)
+        environment.globals[name] = _marked(getattr(figures, name), Markup)
     environment.globals["with_query"] = figures.with_query
     return environment
 

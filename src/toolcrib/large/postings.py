@@ -53,7 +53,7 @@ _K1: Final = 1.2
 def load_tantivy() -> ModuleType:
     """Import tantivy. Raises `MissingExtra`."""
     try:
-        import tantivy  # noqa: PLC0415 - an extra
+        import tantivy
     except ModuleNotFoundError as error:
         raise missing_extra("tantivy", "toolcrib[large]", needed_by="A tool index on disk") from error
     return tantivy

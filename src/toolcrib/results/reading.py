@@ -11,7 +11,6 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from typing import Any, Final
 
 from toolcrib.errors import InvalidRequest
@@ -130,7 +129,8 @@ def select(document: Document, path: str) -> tuple[JSON, str]:
     """What a path selects, and where: one value as itself, several as a list. Raises `InvalidRequest`."""
     if not document.is_json:
         raise InvalidRequest("This result is text, so it has no paths.", hint="Read it by grep, page or range.")
-    jsonpath = import_module("jsonpath")
+    import jsonpath
+
     try:
         query = jsonpath.JSONPathEnvironment(strict=True).compile(path)
         nodes = []
@@ -150,7 +150,7 @@ def select(document: Document, path: str) -> tuple[JSON, str]:
         raise InvalidRequest(
             f"Nothing in the result matches {echo(path)}.", hint=f"Its shape: {shape_of(document.value, 300)}"
         )
-    if query.singular_query():
+    if isinstance(query, jsonpath.JSONPath) and query.singular_query():
         return nodes[0].value, nodes[0].path
     return [node.value for node in nodes], path
 
@@ -338,8 +338,9 @@ def unpack(packed: str) -> str:
 def main() -> None:
     """Do the job on the first line of standard input, on the packed text of the second; print the answer as JSON."""
     try:
-        limits: Any = import_module("resource")
-        limits.setrlimit(limits.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     except (ImportError, ValueError, OSError):  # a system without such limits
         pass
     job = json.loads(sys.stdin.readline())

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
@@ -505,7 +504,8 @@ def parse_yaml(text: str) -> Parsed:
     """
     if len(text) > _MAX_YAML_CHARS:
         raise TextError(f"a YAML file may be at most {_MAX_YAML_CHARS // 1024} KiB", 1, 1)
-    yaml = import_module("yaml")
+    import yaml
+
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

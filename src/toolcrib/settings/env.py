@@ -15,7 +15,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -173,11 +172,11 @@ def keyring_secret(name: str) -> str | None:
     """
     service, slash, rest = name.partition("/")
     try:
-        keyring = import_module("keyring")
-        secret: str | None = keyring.get_password(service if slash else KEYRING_SERVICE, rest if slash else name)
+        import keyring
+
+        return keyring.get_password(service if slash else KEYRING_SERVICE, rest if slash else name)
     except Exception:  # noqa: BLE001 - backends raise errors of their own, and a missing secret is reported as such
         return None
-    return secret
 
 
 def _text(read: bytes, what: str) -> tuple[str | None, str]:

@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -430,11 +430,12 @@ def _fill_env_file(path: Path, secrets: Mapping[str, str]) -> None:
     write_atomically(path, (before + gap + new).encode(), keep=False)
 
 
-def _keyring() -> Any:
+def _keyring() -> ModuleType:
     try:
-        return import_module("keyring")
+        import keyring
     except ModuleNotFoundError as error:
         raise missing_extra("keyring", "toolcrib[keyring]", needed_by="Moving secrets to the keyring") from error
+    return keyring
 
 
 def _fill_keyring(secrets: Mapping[str, str]) -> None:

@@ -4,7 +4,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -262,10 +261,10 @@ class SettingsWatcher:
 def load_watch() -> Callable[..., AsyncIterator[object]]:
     """The function of `watchfiles` that reports changes. Raises `MissingExtra`."""
     try:
-        watch: Callable[..., AsyncIterator[object]] = import_module("watchfiles").awatch
+        from watchfiles import awatch
     except ModuleNotFoundError as error:
         raise missing_extra("watchfiles", "toolcrib[watch]", needed_by="watch_at_once") from error
-    return watch
+    return awatch
 
 
 def _stamps(files: Sequence[Path]) -> tuple[FileStamp, ...]:

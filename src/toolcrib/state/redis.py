@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -238,10 +237,12 @@ class RedisStore:
         Raises `MissingExtra` if the client library is not installed.
         """
         try:
-            self._library: Any = import_module("redis.asyncio")
+            import redis.asyncio
+            import redis.exceptions
         except ModuleNotFoundError as error:
             raise missing_extra("redis", "toolcrib[redis]", needed_by="State in Redis") from error
-        errors: Any = import_module("redis.exceptions")
+        errors = redis.exceptions
+        self._library: Any = redis.asyncio
         self._errors: tuple[type[Exception], ...] = (errors.RedisError, OSError, TimeoutError)
         self._refusal: type[Exception] = errors.ResponseError
         self._connection_lost: tuple[type[Exception], ...] = (errors.ConnectionError, ConnectionError)
@@ -420,7 +421,10 @@ class RedisStore:
     def _connect(self) -> Any:
         if self._client is None:
             options: dict[str, Any] = {} if self._password is None else {"password": self._password}
-            retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+
+            retry = Retry(NoBackoff(), 0)
             self._client = self._library.Redis.from_url(
                 self._url,
                 decode_responses=True,

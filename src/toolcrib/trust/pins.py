@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import unified_diff
-from importlib import import_module
 from typing import Any, Final
 
 from toolcrib.types import JSON, Object
@@ -70,10 +69,11 @@ def pin(part: JSON) -> str:
     >>> pin({"b": 1, "a": "x"}) == pin({"a": "x", "b": 1.0}), len(pin({}))
     (True, 64)
     """
-    canonical = import_module("rfc8785")
+    import rfc8785
+
     try:
-        text: bytes = canonical.dumps(part)
-    except canonical.CanonicalizationError:  # a number that JSON in JavaScript cannot represent
+        text = rfc8785.dumps(part)
+    except rfc8785.CanonicalizationError:  # a number that JSON in JavaScript cannot represent
         text = json.dumps(part, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest()
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,11 +243,12 @@ def _read_key(path: Path) -> str:
 def _keyring_key() -> str | None:
     """Return the key of the system's keyring, made if it has none; None if there is no keyring to use."""
     try:
-        keyring = import_module("keyring")
+        import keyring
+
         backend = keyring.get_keyring()
         if backend.priority < 1:  # such as the one that refuses everything
             return None
-        found: str | None = keyring.get_password(_KEYRING_SERVICE, _KEYRING_NAME)
+        found = keyring.get_password(_KEYRING_SERVICE, _KEYRING_NAME)
         if found is None:
             found = secrets.token_urlsafe(_MIN_KEY_CHARS)
             keyring.set_password(_KEYRING_SERVICE, _KEYRING_NAME, found)
