@@ -73,8 +73,9 @@ _TIMEOUT_S: Final = 120
 class Runner:
     """Runs clients against one gateway, in its surface."""
 
-    def __init__(self, surface: str, config: Path, folder: Path) -> None:
-        self._steps = STEPS[surface]
+    def __init__(self, surface: str, config: Path, folder: Path, steps: list[Any] | None = None) -> None:
+        """The calls are those of the surface, or other ones."""
+        self._steps = STEPS[surface] if steps is None else steps
         self._python = ENVIRONMENT / "bin" / "python"
         self._node = install().node
         self._environment = {
@@ -91,9 +92,8 @@ class Runner:
 
     def problem(self, client: str, server: dict[str, Any]) -> str:
         """Why a client failed; empty if it was answered as expected."""
-        program, name = CLIENTS[client]
         try:
-            texts = self._inspect(server) if program == "inspector" else self._run(program, name, server)
+            texts = self.texts(client, server)
         except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
             return str(error)[-2000:]
         if len(texts) != len(self._steps):
@@ -103,6 +103,11 @@ class Runner:
             if expected not in text:
                 return f"{tool}: {text}"[:2000]
         return ""
+
+    def texts(self, client: str, server: dict[str, Any]) -> list[str]:
+        """What a client shows of the answers to its calls. Raises `RuntimeError` if it ends in another way."""
+        program, name = CLIENTS[client]
+        return self._inspect(server) if program == "inspector" else self._run(program, name, server)
 
     def _run(self, program: str, name: str, server: dict[str, Any]) -> list[str]:
         interpreter = {"frameworks.py": self._python, "current.py": Path(sys.executable)}.get(program, self._node)

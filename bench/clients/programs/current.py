@@ -34,8 +34,15 @@ async def fastmcp(_: str, server: dict[str, Any], steps: list[Step]) -> list[str
 async def _call_all(client: Any, listed: Any, steps: list[Step]) -> list[str]:
     names = {tool.name for tool in getattr(listed, "tools", listed)}
     assert names >= {name for name, _ in steps}, names
-    results = [await client.call_tool(name, arguments) for name, arguments in steps]
-    return [result.content[0].text for result in results]
+    return [await _text(client, name, arguments) for name, arguments in steps]
+
+
+async def _text(client: Any, name: str, arguments: dict[str, Any]) -> str:
+    try:
+        result = await client.call_tool(name, arguments)
+    except Exception as error:  # noqa: BLE001 - what the client shows of an error
+        return f"{type(error).__name__}: {error}"
+    return str(result.content[0].text)
 
 
 if __name__ == "__main__":

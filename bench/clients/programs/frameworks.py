@@ -33,8 +33,13 @@ async def sdk(server: dict[str, Any], steps: list[Step]) -> list[str]:
         await session.initialize()
         listed = {tool.name for tool in (await session.list_tools()).tools}
         assert listed >= {name for name, _ in steps}, listed
-        results = [await session.call_tool(name, arguments) for name, arguments in steps]
-        return [result.content[0].text for result in results]
+        texts = []
+        for name, arguments in steps:
+            try:
+                texts.append((await session.call_tool(name, arguments)).content[0].text)
+            except Exception as error:  # noqa: BLE001 - what the client shows of an error
+                texts.append(f"{type(error).__name__}: {error}")
+        return texts
 
 
 async def pydantic_ai(server: dict[str, Any], steps: list[Step]) -> list[str]:

@@ -29,7 +29,11 @@ const listed = (await client.listTools()).tools.map((tool) => tool.name);
 const texts = [];
 for (const [name, parameters] of steps) {
   if (!listed.includes(name)) throw new Error(`${name} is not among ${listed}`);
-  texts.push((await client.callTool({ name, arguments: parameters })).content[0].text);
+  try {
+    texts.push((await client.callTool({ name, arguments: parameters })).content[0].text);
+  } catch (error) {
+    texts.push(`${error.name}: ${error.message}`);
+  }
 }
 await client.close();
 console.log(JSON.stringify(texts));
