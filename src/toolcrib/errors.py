@@ -244,7 +244,7 @@ class StateUnavailable(ExecutionFailed):
 class UpstreamError(ExecutionFailed):
     """The server responded with a protocol error or an invalid message.
 
-    `rpc_code` is the JSON-RPC error code where there was one.
+    `rpc_error` is the server's JSON-RPC error where there was one: `code`, `message` and `data`.
     """
 
     code = "upstream_error"
@@ -256,10 +256,15 @@ class UpstreamError(ExecutionFailed):
         hint: str = "",
         suggestions: Sequence[str] = (),
         data: Mapping[str, Any] | None = None,
-        rpc_code: int | None = None,
+        rpc_error: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message, hint=hint, suggestions=suggestions, data=data)
-        self.rpc_code = rpc_code
+        self.rpc_error = rpc_error
+
+    @property
+    def rpc_code(self) -> int | None:
+        """The code of that error."""
+        return None if self.rpc_error is None else self.rpc_error["code"]
 
 
 class ScriptFailed(ToolcribError):

@@ -15,9 +15,9 @@ from toolcrib.protocol.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.protocol.versions import HANDSHAKE_VERSIONS, KNOWN_VERSIONS, LATEST_HANDSHAKE, LATEST_MODERN
 from toolcrib.types import Caller, Context
 
-NOT_FOUND = ExchangeError(FailureKind.ANSWER, "Method not found", code=METHOD_NOT_FOUND)
+NOT_FOUND = ExchangeError(FailureKind.ANSWER, "Method not found", answer=RpcError(METHOD_NOT_FOUND, "Method not found"))
 UNSUPPORTED = ExchangeError(
-    FailureKind.ANSWER, "Unsupported protocol version", code=-32022, data={"supported": [LATEST_MODERN]}
+    FailureKind.ANSWER, "Unsupported", answer=RpcError(-32022, "Unsupported", {"supported": [LATEST_MODERN]})
 )
 OLDER: dict[str, Any] = {
     "protocolVersion": "2025-06-18",
@@ -153,7 +153,10 @@ OUTCOMES = (
     )
     | st.sampled_from((OLDER, NEWER))
     | st.builds(
-        ExchangeError, st.sampled_from(FailureKind), st.just("no"), code=st.sampled_from((None, -32022)), data=JSON
+        ExchangeError,
+        st.sampled_from(FailureKind),
+        st.just("no"),
+        answer=st.none() | st.builds(RpcError, st.just(-32022), st.just("no"), JSON),
     )
 )
 

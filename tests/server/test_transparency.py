@@ -84,6 +84,11 @@ TOOLS: Final[Mapping[str, tuple[Json, Json]]] = {
         },
     ),
     "vendor": ({"inputSchema": ANY}, {"result": text("ok", vendorHint={"next": "plain"}, nextStep=None)}),
+    "refusing": ({"inputSchema": ANY}, {"error": {"code": -32602, "message": "Unknown path"}}),
+    "explaining": (
+        {"inputSchema": ANY},
+        {"error": {"code": -32050, "message": "Quota used up:\n\tcome back later", "data": {"retry": [1, {"s": 2}]}}},
+    ),
 }
 CAPABILITIES: Final[Json] = {"tools": {"listChanged": False}}
 

@@ -92,15 +92,24 @@ class ExchangeError(Exception):
     """
 
     def __init__(
-        self, kind: FailureKind, reason: str, *, code: int | None = None, data: Any = None, retry_after_s: float = 0.0
+        self, kind: FailureKind, reason: str, *, answer: RpcError | None = None, retry_after_s: float = 0.0
     ) -> None:
-        """`code` and `data` are those of the server's JSON-RPC error; `retry_after_s` is how long it asks to wait."""
+        """`answer` is the server's JSON-RPC error; `retry_after_s` is how long it asks to wait."""
         super().__init__(reason)
+        self.answer = answer
         self.retry_after_s = retry_after_s
         self.kind = kind
         self.reason = reason
-        self.code = code
-        self.data = data
+
+    @property
+    def code(self) -> int | None:
+        """The code of the server's JSON-RPC error."""
+        return None if self.answer is None else self.answer.code
+
+    @property
+    def data(self) -> Any:
+        """The data of the server's JSON-RPC error."""
+        return None if self.answer is None else self.answer.data
 
 
 def is_login_needed(error: BaseException) -> bool:

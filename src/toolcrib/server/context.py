@@ -266,19 +266,14 @@ async def as_rpc_errors(work: Awaitable[_T]) -> _T:
 
 
 async def as_server_errors(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Do the work like `as_rpc_errors`; an error of an upstream server keeps its JSON-RPC code."""
+    """Do the work like `as_rpc_errors`; an error of an upstream server arrives as it came."""
     try:
         return await as_rpc_errors(isolate(work))
     except RpcError as error:
         cause = error.__cause__
-        if isinstance(cause, UpstreamError) and cause.rpc_code is not None:
-            raise server_error(cause, cause.rpc_code) from cause
+        if isinstance(cause, UpstreamError) and cause.rpc_error is not None:
+            raise RpcError.of(cause.rpc_error) from cause
         raise
-
-
-def server_error(error: UpstreamError, code: int) -> RpcError:
-    """A server's JSON-RPC error for the client, with the server's own data if it sent any."""
-    return RpcError(code, str(error), error.data.get("rpc_data", error.payload()))
 
 
 def _json_rpc_code(error: ToolcribError) -> int:

@@ -29,7 +29,6 @@ from toolcrib.server.context import (
     RequestClient,
     as_server_errors,
     detach,
-    server_error,
     to_call_context,
     to_context,
     with_replica,
@@ -127,9 +126,9 @@ async def errors_as_results(work: Awaitable[ToolResult]) -> ToolResult:
     except (NotFound, AmbiguousName):
         raise
     except UpstreamError as error:
-        if error.rpc_code is None:
+        if error.rpc_error is None:
             return error_result(error)
-        raise server_error(error, error.rpc_code) from error
+        raise RpcError.of(error.rpc_error) from error
     except ToolcribError as error:
         return error_result(error)
 

@@ -355,8 +355,10 @@ class Connection:
             await self.transport.post(notice, request.headers)
 
     def _answered(self, error: RpcError) -> ExchangeError:
-        message, data = self._redact(error.message, MAX_ERROR), replace_surrogates(error.data)
-        return ExchangeError(FailureKind.ANSWER, message, code=error.code, data=data)
+        """The failure with a line about it, and the server's own error without the secrets of its options."""
+        message = self._redact.blank(replace_surrogates(error.message))
+        answer = RpcError(error.code, message, replace_surrogates(error.data))
+        return ExchangeError(FailureKind.ANSWER, self._redact(error.message, MAX_ERROR), answer=answer)
 
     async def _failure(self, failure: ExchangeError) -> ExchangeError:
         """What a failure means for the connection, and with what is known of its end."""

@@ -494,7 +494,8 @@ class UpstreamServer(RemoteServer):
             data["retry_after_s"] = error.retry_after_s
         if error.data is not None and len(to_json(error.data)) <= _MAX_ERROR_DATA_BYTES:
             data["rpc_data"] = error.data
-        return UpstreamError(f'"{self.name}" answered with an error: {error.reason}', data=data, rpc_code=error.code)
+        answer = None if error.answer is None else error.answer.to_wire()
+        return UpstreamError(f'"{self.name}" answered with an error: {error.reason}', data=data, rpc_error=answer)
 
     def _lost(self, error: ExchangeError) -> ConnectionLost:
         return ConnectionLost(

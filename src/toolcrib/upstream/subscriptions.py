@@ -97,7 +97,7 @@ class UpstreamSubscriptions:
                 return
             await pending.done.wait()
             if (error := pending.error) is not None:
-                raise ExchangeError(error.kind, error.reason, code=error.code, data=error.data)
+                raise ExchangeError(error.kind, error.reason, answer=error.answer)
 
     async def _request(self, connection: Connection, uri: str) -> None:
         pending = self._pending[uri] = _PendingRequest()
