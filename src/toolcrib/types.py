@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from toolcrib.checks import checked
 from toolcrib.errors import ExecutionFailed, InvalidTool, NotAuthenticated, ToolFailed
@@ -24,6 +24,9 @@ Object = Mapping[str, JSON]
 
 Detail = Literal["summary", "signature", "full"]
 """How much of a hit is shown: a line, a one-line signature, or the whole schema."""
+
+
+Wrapped = TypeVar("Wrapped")
 
 
 class Visibility(StrEnum):
@@ -42,6 +45,19 @@ VisibilityName = Literal["native", "discoverable", "hidden"]
 
 
 _VISIBILITIES: Final = tuple(Visibility)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SameObject(Generic[Wrapped]):
+    """An object as a key: equal to itself only, and kept, so that no other object takes its place in memory."""
+
+    wrapped: Wrapped
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameObject) and other.wrapped is self.wrapped
+
+    def __hash__(self) -> int:
+        return id(self.wrapped)
 
 
 class Key(NamedTuple):

@@ -47,10 +47,10 @@ class FairQueue:
 
     def __init__(self, *, share: float, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
         """`share` is above 0 and up to 1; at most `waiting` pieces of one caller's work wait. `clock` is in seconds."""
-        self._make = partial(_Turns, 1 / share, _BURST_S / share, waiting, clock)
+        self._make = partial(_CallerTurns, 1 / share, _BURST_S / share, waiting, clock)
         self._lock = threading.Lock()
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
-        self._latest: tuple[asyncio.AbstractEventLoop, _Turns] | None = None
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _CallerTurns] = WeakKeyDictionary()
+        self._latest: tuple[asyncio.AbstractEventLoop, _CallerTurns] | None = None
         """The turns that were used last: a program usually has one loop."""
 
     def note(self, caller: Caller) -> None:
@@ -75,7 +75,7 @@ class FairQueue:
         with turns.charged(caller):
             return await anyio.to_thread.run_sync(work)
 
-    def _turns(self) -> "_Turns":
+    def _turns(self) -> "_CallerTurns":
         loop, latest = asyncio.get_running_loop(), self._latest
         if latest is not None and latest[0] is loop:
             return latest[1]
@@ -87,7 +87,7 @@ class FairQueue:
             return turns
 
 
-class _Turns:
+class _CallerTurns:
     """The turns in one event loop, which alone uses them."""
 
     def __init__(self, pace: float, span_s: float, waiting: int, clock: Callable[[], float]) -> None:

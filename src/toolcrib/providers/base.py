@@ -25,6 +25,7 @@ from toolcrib.types import (
     Hit,
     Key,
     Object,
+    SameObject,
     SearchRequest,
     ServerStatus,
     Tool,
@@ -182,21 +183,8 @@ def identity_of(provider: object) -> Hashable:
     try:
         hash(provider)
     except Exception:  # noqa: BLE001 - third-party code
-        return _SameObject(provider)
+        return SameObject(provider)
     return provider
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _SameObject:
-    """An object that is equal to itself only, and is kept, so that no other object takes its place in memory."""
-
-    wrapped: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameObject) and other.wrapped is self.wrapped
-
-    def __hash__(self) -> int:
-        return id(self.wrapped)
 
 
 async def find_tool(provider: Provider, ctx: Context, key: Key) -> Tool | None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
-from toolcrib.types import Object, Tool
+from toolcrib.types import Object, SameObject, Tool
 
 _MAX_HOPS = 16
 """References in a row that are followed."""
@@ -151,11 +151,11 @@ def resolve_pointer(reference: Any, root: Object) -> Any:
     document, _, fragment = reference.partition("#")
     node: Any = root
     if document:
-        named = _named_parts(_SameObject(root))
+        named = _named_parts(SameObject(root))
         node = named.get(document) or named.get(_absolute(document, _id_of(root)))
     pointer = unquote(fragment)
     if pointer and not pointer.startswith("/"):
-        return None if node is None else _named_parts(_SameObject(node)).get(f"#{pointer}")
+        return None if node is None else _named_parts(SameObject(node)).get(f"#{pointer}")
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, Mapping):
@@ -167,27 +167,12 @@ def resolve_pointer(reference: Any, root: Object) -> Any:
     return node
 
 
-class _SameObject:
-    """An object as a key: equal to nothing but itself."""
-
-    __slots__ = ("it",)
-
-    def __init__(self, it: Object) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameObject) and other.it is self.it
-
-    def __hash__(self) -> int:
-        return id(self.it)
-
-
 @lru_cache(maxsize=8)
-def _named_parts(root: _SameObject) -> Mapping[str, Object]:
+def _named_parts(root: SameObject[Object]) -> Mapping[str, Object]:
     """The parts of a schema by `$id` and by `#` with their anchor; read once for all references of a schema."""
     named: dict[str, Object] = {}
-    base = _id_of(root.it)
-    queue: list[Any] = [root.it]
+    base = _id_of(root.wrapped)
+    queue: list[Any] = [root.wrapped]
     seen: set[int] = set()
     for node in queue:
         if id(node) in seen:
