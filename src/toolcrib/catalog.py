@@ -363,12 +363,6 @@ def _possible_namespaces(text: str) -> list[str]:
     return [text[: mark.start()] for mark, _ in zip(marks, range(_MAX_MARKS), strict=False) if mark.start()]
 
 
-"""Names listed in one error."""
-
-
-"""Characters of the requested name that an error repeats."""
-
-
 _SUGGESTIONS = 3
 
 

@@ -45,9 +45,6 @@ _QUERY_HINT: Final = (
 )
 
 
-"""How many missing ids an error names."""
-
-
 class FileError(UsageError):
     """A file of tools or queries is invalid."""
 

@@ -52,9 +52,6 @@ _STATES: Final = {"suspect": "suspect to the lint", "unchecked": "with arguments
 _PLURALS = {"has": "have", "is": "are"}
 
 
-"""How many servers an error names; `toolcrib servers` lists all."""
-
-
 def print_servers(statuses: Sequence[ServerStatus], *, as_json: bool) -> None:
     """Print a table of the servers, and below it why some are not ready."""
     if as_json:

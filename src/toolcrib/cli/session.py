@@ -29,9 +29,6 @@ from toolcrib.upstream.options import ServerOptions
 T = TypeVar("T")
 
 
-"""How many waiting servers the progress line names."""
-
-
 _SEPARATORS = (":", "__", ".", "/")
 """Separators between a namespace and a name."""
 

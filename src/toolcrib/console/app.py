@@ -435,6 +435,7 @@ class Console(AsgiApp):
             return PlainTextResponse("Not found", status_code=404)
         if request.headers.get("if-none-match") == found.etag:
             return Response(status_code=304, headers={"etag": found.etag})
+        # "no-cache" lets a browser keep the file, and ask each time whether it has changed.
         headers = {"etag": found.etag, "cache-control": "no-cache"}
         return Response(found.content, media_type=found.media_type, headers=headers)
 
@@ -457,6 +458,7 @@ class Console(AsgiApp):
                 for topic in (name for name, value in now.items() if value != seen[name]):
                     yield f"event: {topic}\ndata: {now[topic]}\n\n"
                 seen, looks = now, looks + 1
+                # Only a write shows that a page was closed, and proxies end streams in which nothing moves.
                 if looks % _PING_LOOKS == 0:
                     if self._sessions.needs_token and await self._sessions.find(cookie) is None:
                         return

@@ -15,8 +15,6 @@ from toolcrib.names import wire_name
 from toolcrib.sanitize import listing
 from toolcrib.types import Hit, Key, TokenCounter, Tool, ToolResult
 
-"""Tools that are named in the description of a namespace."""
-
 
 def chat_tool(tool: Tool, *, name: str | None = None, strict: bool = False) -> dict[str, Any]:
     """Format a tool for Chat Completions. `strict` is left out if its schema cannot be strict.

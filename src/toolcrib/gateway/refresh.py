@@ -538,8 +538,6 @@ class SingleFlight:
                 own.set()
 
 
-"""Rejected tools that are named in a log message; the others are counted."""
-
 _MAX_REASON_CHARS: Final = 200
 
 

@@ -193,8 +193,8 @@ class Postings:
             writer.commit()
             if merge:
                 writer.wait_merging_threads()
-                self._writer = None
-            self._index.reload()
+                self._writer = None  # tantivy ends a writer that has waited
+            self._index.reload()  # by itself, tantivy shows a commit to searches only after a while
         except (ValueError, OSError) as error:
             raise self._damaged(error) from error
         self._searcher, self._is_behind = self._index.searcher(), False

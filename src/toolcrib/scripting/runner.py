@@ -61,7 +61,6 @@ _MAX_TRACED_CALLS: Final = 200
 _MAX_ERROR_CHARS: Final = 200
 _MAX_VALUE_CHARS: Final = Limits().response_bytes // 2
 """Characters of a stored result that a script gets at once."""
-"""Servers that a hint names."""
 
 
 class ClientQuestions(Protocol):

@@ -86,9 +86,9 @@ _NIBBLE_BITS = 4
 """Bits of a component."""
 
 _MATRIX_RANK = 2
+"""Axes of the rows."""
 _PACKAGED_DIM = 256
 """The components of the table in the package."""
-"""Axes of the rows."""
 
 
 class WordPieceTable:
@@ -329,9 +329,9 @@ def _fold_accents(text: str) -> str:
 
 
 _LEVELS = 127
-
+"""The largest integer of a component of a tool."""
 _EXACT_LIMIT = 1 << 24
-
+"""Up to here float32 has every integer, so that sums of integers are the same in any order."""
 _MAX_UNTHREADED = 1 << 18
 """Multiplications up to which OpenBLAS computes a matrix product without threads. Source: its interface/gemm.c."""
 
@@ -446,6 +446,7 @@ def quantize_unit_vectors(vectors: Floats) -> QueryVectors:
 
 @cache
 def _query_levels(dim: int) -> int:
+    # The sum of `dim` products stays below the limit, whatever the vectors are.
     return max(1, _EXACT_LIMIT // (_LEVELS * dim) - 1)
 
 

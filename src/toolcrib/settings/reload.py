@@ -45,7 +45,6 @@ _APPLIED: Final = frozenset(
     }
 )
 """What of the section `toolcrib` applies without a restart: rights, tokens, and what servers take as their defaults."""
-"""Names in a summary, of each kind."""
 
 FileStamp = tuple[int, int, int] | None
 """Inode, size and time of change of a file; None if it cannot be read."""

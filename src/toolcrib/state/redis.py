@@ -379,6 +379,8 @@ class RedisStore:
         """Run a script several times in one round trip."""
 
         async def call(client: Any) -> list[Any]:
+            # Each script is one step by itself. They are sent whole: in a pipeline the answer that Redis does not
+            # know a script by its hash comes after all others.
             pipeline = client.pipeline(transaction=False)
             for arguments in calls:
                 pipeline.eval(source, len(keys), *keys, *arguments)
@@ -393,6 +395,7 @@ class RedisStore:
 
     def keys(self, table: str) -> list[str]:
         """The keys of a table, which one node of a cluster holds."""
+        # A cluster places a key by what is in braces.
         return [f"{{{self._prefix}:{table}}}:{part}" for part in ("values", "expiry", "use", "sizes", "size")]
 
     def watch(self) -> None:
@@ -424,6 +427,7 @@ class RedisStore:
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
 
+            # The client would repeat any command, and a write whose answer was lost may have taken effect.
             retry = Retry(NoBackoff(), 0)
             self._client = self._library.Redis.from_url(
                 self._url,

@@ -342,6 +342,7 @@ class _StateFile:
             return
         try:
             if self._touched:
+                # Not worth waiting for at the end: without the note, values only seem to be unused for longer.
                 self._db.execute("PRAGMA busy_timeout = 0")
                 with self.transaction():
                     pass
@@ -363,6 +364,8 @@ class _StateFile:
     def _connect(self) -> sqlite3.Connection:
         create_private_database(self._path)
         self._inode = self._path.stat().st_ino
+        # Python begins no transactions of its own: `transaction` does. The thread is not checked, because the finalizer
+        # closes the connection in whichever thread it runs.
         db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             _check_version(db, self._path)
@@ -386,9 +389,11 @@ class _StateFile:
             self._db = None
         aside = self._path.with_name(f"{self._path.name}.damaged")
         try:
+            # Another process has replaced the file: this one is its new and healthy one.
             if self._path.stat().st_ino != self._inode:
                 return
             self._path.replace(aside)
+            # SQLite would replay the log of the damaged file into the new one.
             for suffix in ("-wal", "-shm"):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         except FileNotFoundError:
@@ -406,6 +411,8 @@ class _StateFile:
             yield
             return
         db = self.open()
+        # A transaction that reads first and locks later fails at once, whatever the timeout, if another process has
+        # written in between.
         db.execute("BEGIN IMMEDIATE")
         self._in_transaction = True
         try:
@@ -520,6 +527,7 @@ class _StateFile:
                 count = db.execute("DELETE FROM entries").rowcount
             else:
                 count = db.execute("DELETE FROM entries WHERE name = ?", (table,)).rowcount
+        # The log keeps its size, and what was deleted, until it is written back and cut.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return count
 
@@ -532,6 +540,7 @@ class _StateFile:
 
     def _next_use(self) -> int:
         """Return a number above all earlier ones; those of other processes are comparable."""
+        # The clock may be set back, or stand still for two uses.
         self._last_use = max(self._last_use + 1, time.time_ns() // 1000)
         return self._last_use
 
@@ -564,9 +573,11 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
+    # With a write-ahead log, NORMAL can lose the last transactions when the power fails, and damages nothing.
     db.execute("PRAGMA synchronous = NORMAL")
-    if _schema_version(db) == 0:
+    if _schema_version(db) == 0:  # later it would take effect only with VACUUM
         db.execute("PRAGMA auto_vacuum = FULL")
+    # To change the mode takes an exclusive lock, for which SQLite does not wait: `_connect` tries again.
     if db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         db.execute("PRAGMA journal_mode = WAL").fetchone()
     if _schema_version(db) < len(_MIGRATIONS):

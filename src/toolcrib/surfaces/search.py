@@ -48,7 +48,6 @@ MAX_CALLS: Final = 50
 MAX_CONCURRENT: Final = 8
 """Calls of one request that run at the same time."""
 
-"""Characters of an invalid value that an error repeats."""
 _DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
 _LIMIT_NAMES: Final = frozenset({"limit", "top_k", "k"})
 _FLAGS: Final = {"true": True, "false": False}

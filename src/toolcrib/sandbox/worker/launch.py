@@ -203,7 +203,7 @@ def main(program: str, wish: str, memory: int, *, files: bool) -> None:
     lockdown.confine()
     lockdown.die_with(os.getppid())
     _limit(memory)
-    nowhere = os.open(os.devnull, os.O_RDONLY)
+    nowhere = os.open(os.devnull, os.O_RDONLY)  # after Landlock it could not be opened
     words = [ctypes.create_string_buffer(os.fsencode(word)) for word in (program, *sys.argv[1:])]
     path = _hidden(words[0].raw)
     arguments = _hidden(b"".join(struct.pack("P", place) for place in (*map(ctypes.addressof, words), 0)))
@@ -213,7 +213,7 @@ def main(program: str, wish: str, memory: int, *, files: bool) -> None:
     if reason and wish == "require":
         sys.exit(reason)
     os.dup2(nowhere, 2)  # nothing reads its standard error
-    if lockdown.LIBC is not None:
+    if lockdown.LIBC is not None:  # `os.execve` would pass copies, at addresses that the filter refuses
         lockdown.LIBC.execve(ctypes.c_void_p(path), ctypes.c_void_p(arguments), None)
     sys.exit(1)
 
@@ -291,6 +291,7 @@ def _filter(
         **{name: check + allow for name, check in (more or {}).items()},
     }
     code = op(seccomp.LOAD, seccomp.ARCH) + op(seccomp.EQUAL, arch, 1, 0) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
+    # The x32 calls have the architecture of x86_64, and other numbers for the same calls.
     code += op(seccomp.LOAD, seccomp.NR) + op(seccomp.AT_LEAST, _X32, 0, 1) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
     code += op(seccomp.EQUAL, _CLONE3, 0, 1) + seccomp.refuse(
         _ENOSYS

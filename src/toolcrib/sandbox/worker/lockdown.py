@@ -47,6 +47,7 @@ def die_with(parent: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    # The kernel sends nothing for a parent that ended before the call above.
     if os.getppid() != parent:
         os._exit(1)
 
@@ -55,6 +56,7 @@ def confine() -> None:
     """Give up new privileges, and make the process unreadable for other processes of this user. Linux only."""
     if sys.platform.startswith("linux"):
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        # Its files in /proc then belong to root, and no process of this user can trace it.
         _prctl(_PR_SET_DUMPABLE, 0)
 
 
@@ -78,6 +80,7 @@ def limit_always(*, threads: bool = False) -> None:
 
 def limit(*, memory: int, cpu_s: int) -> None:
     """Limit the address space, in bytes, and the processor time, in seconds."""
+    # At the first limit the kernel sends SIGXCPU, which can be caught; at the second, SIGKILL.
     _set_limits({"AS": (memory, memory), "CPU": (cpu_s, cpu_s + 1)})
 
 
@@ -119,6 +122,7 @@ def restrict_files(program: str) -> str:
     known = landlock_version()
     if not known:
         return "this system has no Landlock"
+    # What the rules do not name stays allowed, and a kernel refuses rules that name a right it does not know.
     rights = (1 << _RIGHTS.get(known, _RIGHTS[5])) - 1
     ruleset = _syscall(_CREATE_RULESET, struct.pack("=Q", rights), 8, 0)
     if ruleset < 0:

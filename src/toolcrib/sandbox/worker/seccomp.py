@@ -130,6 +130,7 @@ def program(machine: str, pid: int) -> bytes:
         "mprotect": _argument(ARG2, _without(_PROT_EXEC)),
         "tgkill": _argument(ARG0, _among(pid)),
     }
+    # A process can also make calls of another architecture, in which the numbers mean other calls.
     code = op(LOAD, ARCH) + op(EQUAL, arch, 1, 0) + op(RETURN, KILL_PROCESS) + op(LOAD, NR)
     for name, number in calls.items():
         body = checks.get(name) or op(RETURN, ALLOW)
