@@ -354,7 +354,7 @@ def encode_object(value: Object, *, non_finite: Literal["null", "constants"] = "
 
     Raises `ValueError` for what JSON cannot hold, and for a `RawJson` deeper in a value.
     """
-    if not any(type(item) is RawJson for item in value.values()):
+    if RawJson not in map(type, value.values()):
         return to_json(value, inf_nan_mode=non_finite, fallback=_as_dict)
     return b"{%b}" % b",".join(
         b"%b:%b"

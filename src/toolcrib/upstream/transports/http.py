@@ -91,6 +91,8 @@ class HttpTransport:
         self._redact = redact
         self._tokens = tokens
         self._result_bounds, self._list_bounds = result_bounds(options), list_bounds(options)
+        self._plain_bytes = min(self._result_bounds.bytes, self._result_bounds.nodes)
+        """What is not longer breaks no bounds."""
         self._requests: ServerRequests | None = None
         self._endpoint: HttpUrl
         """Where messages go: the URL of the options, or where that redirects to."""
@@ -132,21 +134,21 @@ class HttpTransport:
     async def exchange(self, request: OutgoingRequest, on_message: OnMessage) -> Message:
         """Send a request, and return its outcome."""
         session = None if request.modern else self._session
-        bounds = self._list_bounds if request.method in LIST_METHODS else self._result_bounds
         if request.method in _HANDSHAKE:
             reply = await self._send(request.data, request.headers, session)
         else:
             reply = await self._opened().send_for_caller(self._endpoint, request.headers, request.data, session)
             self._endpoint = reply.url
         response = reply.response
+        body = response.body
+        if body is not None and len(body) <= self._plain_bytes and self._is_plain(response, request):
+            return _read_outcome(body)
+        bounds = self._list_bounds if request.method in LIST_METHODS else self._result_bounds
         try:
-            if response.body is not None and self._is_plain(response, request, bounds):
-                return _read_outcome(response.body)
             return await self._read(reply, request, bounds, on_message, in_session=session is not None)
         finally:
-            if response.body is None:
-                with anyio.CancelScope(shield=True):  # the end of a response is what cancels a request
-                    await response.aclose()
+            with anyio.CancelScope(shield=True):  # the end of a response is what cancels a request
+                await response.aclose()
 
     async def _send(
         self, content: bytes, headers: Mapping[str, str], session: str | None, *, timeout_s: float | None = None
@@ -162,10 +164,10 @@ class HttpTransport:
             raise ExchangeError(FailureKind.CLOSED, self.closed.reason or _CLOSED)
         return self._requests
 
-    def _is_plain(self, response: HttpResponse, request: OutgoingRequest, bounds: Bounds) -> bool:
-        """Whether nothing but the body of a response matters, which has arrived and is within the bounds."""
-        body, names = response.body or b"", response.names
-        if response.status != _OK or _ENCODING in names or len(body) > min(bounds.nodes, bounds.bytes):
+    def _is_plain(self, response: HttpResponse, request: OutgoingRequest) -> bool:
+        """Whether nothing but the body of a response matters."""
+        names = response.names
+        if response.status != _OK or _ENCODING in names:
             return False
         return request.modern or _SESSION not in names or response.header(_SESSION) == self._session
 

@@ -3,6 +3,7 @@
 Redirects, credentials and encodings are left to its users.
 """
 
+import asyncio
 import os
 import re
 import ssl
@@ -218,8 +219,11 @@ class DirectClient:
     ) -> HttpResponse:
         """Send a request, and return its response."""
         request = self._with_cookies(head).with_body(content)
+        pool = self._pool(head.url)
         try:
-            response = await self._pool(head.url).exchange(request, connect_s=connect_s, timeout_s=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                connection = pool.take_idle() or await pool.connect(connect_s)
+                response = await connection.send(request)
         except TimeoutError as error:
             raise ExchangeError(FailureKind.LOST, NO_DATA) from error
         if keeps_cookies and _SET_COOKIE in response.names:
@@ -228,7 +232,11 @@ class DirectClient:
 
     def send_idle(self, head: RequestHead, content: bytes) -> Awaitable[HttpResponse] | None:
         """Send a request over a connection that is open already; None if there is none."""
-        return self._pool(head.url).exchange_idle(self._with_cookies(head).with_body(content))
+        pool = self._pools.get(head.url.origin)
+        connection = None if pool is None else pool.take_idle()
+        if connection is None:
+            return None
+        return connection.send((head if self._cookies is None else self._with_cookies(head)).with_body(content))
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -121,11 +121,6 @@ class HttpConnection(asyncio.Protocol):
         self._poll: Callable[[int], Sequence[Any]] | None = None
         """Whether there is something to read, given how long to wait for it; None where `select` has to say so."""
         self._loop = asyncio.get_running_loop()
-        self._due = math.inf
-        """When the response has to be there, by the loop's clock."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Fires at the limit of this exchange or of an earlier one: one timer serves for many."""
-        self._timer_due = math.inf
         self.idle_since = 0.0
         self.kept_s = math.inf
         """How long the server keeps the connection open between two requests, as far as it has said so."""
@@ -166,10 +161,10 @@ class HttpConnection(asyncio.Protocol):
             self._poll = poll.poll
         self._owner.added(self)
 
-    async def send(self, request: bytes, timeout_s: float | None = None) -> HttpResponse:
-        """Send a request. Raises `ExchangeError`, and `TimeoutError` where there is a limit.
+    async def send(self, request: bytes) -> HttpResponse:
+        """Send a request. Raises `ExchangeError`.
 
-        Closes the connection if it is cancelled, and at the limit.
+        Closes the connection if it is cancelled.
         """
         if self._transport is None or self._error is not None:
             self.close()
@@ -177,7 +172,6 @@ class HttpConnection(asyncio.Protocol):
         self._is_complete = False
         waiter: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._waiter = waiter
-        self._limit(timeout_s)
         self._transport.write(request)
         try:
             return await waiter
@@ -185,35 +179,6 @@ class HttpConnection(asyncio.Protocol):
             if not _is_whole(waiter):  # after a whole response, another exchange may have the connection
                 self.close()
             raise
-
-    def _limit(self, timeout_s: float | None) -> None:
-        """Let the exchange that begins take so long, in seconds, until its response begins."""
-        if timeout_s is None:
-            self._due = math.inf
-            return
-        self._due = self._loop.time() + timeout_s
-        if self._timer is None or self._timer_due > self._due:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        self._cancel_timer()
-        self._timer_due = self._due
-        self._timer = self._loop.call_at(self._due, self._expire)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _expire(self) -> None:
-        self._timer = None
-        waiter = self._waiter
-        if waiter is None or self._due == math.inf:
-            return
-        if self._loop.time() < self._due:
-            self._set_timer()  # it was set for an earlier exchange
-        elif not waiter.done():
-            waiter.set_exception(TimeoutError())
 
     async def read(self) -> bytes | None:
         """Return the next part of a body; None at its end. Raises `ExchangeError`."""
@@ -256,7 +221,6 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._fail(_lost(UNANSWERED if exc is None else BROKEN))
         self._transport = None
-        self._cancel_timer()
         self._error = self._error or _lost(_CLOSED)
         self._owner.removed(self)
 

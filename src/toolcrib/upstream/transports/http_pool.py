@@ -4,7 +4,7 @@ import asyncio
 import math
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from ssl import SSLContext
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
-from toolcrib.upstream.transports.http_connection import HttpConnection, HttpResponse
+from toolcrib.upstream.transports.http_connection import HttpConnection
 from toolcrib.upstream.transports.http_failures import NOT_IN_TIME, describe_connect_error
 
 KEEP_ALIVE_S: Final = 30.0
@@ -62,31 +62,18 @@ class ConnectionPool:
         self._open: set[HttpConnection] = set()
         self._cleanup: asyncio.TimerHandle | None = None
 
-    async def exchange(
-        self, request: bytes, *, connect_s: float | None, timeout_s: float | None = None
-    ) -> HttpResponse:
-        """Send a whole request, and return its response. Raises `ExchangeError`, and `TimeoutError` if no response has
-        begun within `timeout_s`.
+    async def connect(self, connect_s: float | None) -> HttpConnection:
+        """Open a connection. Raises `ExchangeError`."""
+        try:
+            async with asyncio.timeout(connect_s):
+                return await self._open_connection()
+        except TimeoutError as error:
+            raise ExchangeError(FailureKind.UNSENT, NOT_IN_TIME) from error
+        except (OSError, ValueError) as error:
+            raise ExchangeError(FailureKind.UNSENT, describe_connect_error(error)) from error
 
-        Closes the connection if it is cancelled.
-        """
-        connection = self._take_idle() or await self._connect(connect_s)
-        return await connection.send(request, timeout_s)
-
-    def exchange_idle(self, request: bytes) -> Awaitable[HttpResponse] | None:
-        """The same over a connection that is open already; None if there is none."""
-        connection = self._take_idle()
-        return None if connection is None else connection.send(request)
-
-    def close(self) -> None:
-        """Close every connection."""
-        if self._cleanup is not None:
-            self._cleanup.cancel()
-            self._cleanup = None
-        for connection in tuple(self._open):
-            connection.close()
-
-    def _take_idle(self) -> HttpConnection | None:
+    def take_idle(self) -> HttpConnection | None:
+        """Return a connection that is open already; None if there is none."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
@@ -96,6 +83,14 @@ class ConnectionPool:
                 self._learn(connection)
             connection.close()
         return None
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._cleanup is not None:
+            self._cleanup.cancel()
+            self._cleanup = None
+        for connection in tuple(self._open):
+            connection.close()
 
     def _usable_until(self, connection: HttpConnection) -> float:
         """Until when an idle connection may be used, by the loop's clock."""
@@ -109,15 +104,6 @@ class ConnectionPool:
         idle_s = asyncio.get_running_loop().time() - connection.idle_since
         if idle_s >= _LEAST_LEARNED_S:
             self._kept_s = min(self._kept_s, idle_s)
-
-    async def _connect(self, connect_s: float | None) -> HttpConnection:
-        try:
-            async with asyncio.timeout(connect_s):
-                return await self._open_connection()
-        except TimeoutError as error:
-            raise ExchangeError(FailureKind.UNSENT, NOT_IN_TIME) from error
-        except (OSError, ValueError) as error:
-            raise ExchangeError(FailureKind.UNSENT, describe_connect_error(error)) from error
 
     async def _open_connection(self) -> HttpConnection:
         loop = asyncio.get_running_loop()
