@@ -406,12 +406,14 @@ class Found:
 
     counts: Counter[str]
     differences: dict[str, tuple[bytes | None, bytes | None]]
+    spellings: dict[str, tuple[bytes, bytes]]
 
 
 def compare(direct: Mapping[str, bytes], again: Mapping[str, bytes], through: Mapping[str, bytes]) -> Found:
     """Compare what a server answers the same way twice with what comes through the gateway."""
     counts: Counter[str] = Counter()
     differences: dict[str, tuple[bytes | None, bytes | None]] = {}
+    spellings: dict[str, tuple[bytes, bytes]] = {}
     for name in dict.fromkeys((*direct, *through)):
         before, after = direct.get(name), through.get(name)
         if before is not None and again.get(name) != before:
@@ -420,10 +422,11 @@ def compare(direct: Mapping[str, bytes], again: Mapping[str, bytes], through: Ma
             counts["same"] += 1
         elif before is not None and after is not None and json.loads(before) == json.loads(after):
             counts["spelled"] += 1
+            spellings[name] = before, after
         else:
             counts["differs"] += 1
             differences[name] = before, after
-    return Found(counts, differences)
+    return Found(counts, differences, spellings)
 
 
 def changes(before: Any, after: Any, place: str = "") -> Iterator[str]:
@@ -438,12 +441,18 @@ def changes(before: Any, after: Any, place: str = "") -> Iterator[str]:
         yield f"{place or 'all of it'}: {before!r:.200} became {after!r:.200}"
 
 
+def respelled(before: bytes, after: bytes) -> tuple[str, str]:
+    """The first place at which the same JSON is written in another way."""
+    place = next(at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other)
+    return f"{before[max(0, place - 30) : place + 60]!r}", f"{after[max(0, place - 30) : place + 60]!r}"
+
+
 def _read(text: bytes | None) -> Any:
     return MISSING if text is None else json.loads(text)
 
 
-def judge(server: Server, folder: Path) -> dict[str, Found]:
-    """Ask a server directly and through the gateway; what was found for each transport."""
+def judge(server: Server, folder: Path, own_folder: Path) -> dict[str, Found]:
+    """Ask a server directly and through the gateway, which has its own folder; what was found for each transport."""
     make_files(folder)
     command = tuple(part.replace("{folder}", str(folder)) for part in server.command)
     own = {name: value.replace("{folder}", str(folder)) for name, value in (server.env or {}).items()}
@@ -451,8 +460,8 @@ def judge(server: Server, folder: Path) -> dict[str, Found]:
     environ = {**os.environ, **own}
     direct = _over_stdio(server, command, environ, folder)
     again = _over_stdio(server, command, environ, folder)
-    config = folder / "toolcrib.json"
-    section = {"surfaces": ["direct"], "prefix": False, "apps": True, "state": {"path": f"{folder}/state.sqlite"}}
+    config = own_folder / "toolcrib.json"
+    section = {"surfaces": ["direct"], "prefix": False, "apps": True, "state": {"path": f"{own_folder}/state.sqlite"}}
     passed = {key: os.environ[key] for key in os.environ if key.startswith(("UV_", "PIP_", "SSL_", "npm_"))}
     entry = {"command": command[0], "args": command[1:], "env": {**passed, **own}, "cwd": str(folder)}
     config.write_text(json.dumps({"mcpServers": {"up": entry}, "toolcrib": section}))
@@ -473,10 +482,13 @@ def _placed(value: Any, folder: Path) -> Any:
     return type(value)(_placed(one, folder) for one in value) if isinstance(value, list | tuple) else value
 
 
-def _over_stdio(server: Server, command: tuple[str, ...], environ: Mapping[str, str], folder: Path) -> dict[str, bytes]:
-    client = StdioClient(command, environ, folder, folder / "errors.log")
+def _over_stdio(
+    server: Server, command: tuple[str, ...], environ: Mapping[str, str], folder: Path, *, tools_come: bool = False
+) -> dict[str, bytes]:
+    log = folder.with_name(f"{folder.name}.log")
+    client = StdioClient(command, environ, folder, log)
     with processes.ending(client.process):
-        return Asker(client).ask(server)
+        return Asker(client).ask(server, tools_come=tools_come)
 
 
 def make_files(folder: Path) -> None:
@@ -498,9 +510,9 @@ def make_files(folder: Path) -> None:
 def servers(names: list[str]) -> Iterator[tuple[str, dict[str, Found] | str]]:
     """What was found for each server, or why nothing was."""
     for name in names:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as own:
             try:
-                yield name, judge(SERVERS[name], Path(folder).resolve())
+                yield name, judge(SERVERS[name], Path(folder).resolve(), Path(own))
             except (Failed, OSError, RuntimeError, LookupError, ValueError) as error:
                 yield name, f"{type(error).__name__}: {error}"
 
@@ -525,6 +537,8 @@ def main() -> int:
         for transport, one in found.items():
             total += one.counts
             print(f"| {name} | {transport} | {' | '.join(str(one.counts[kind]) for kind in kinds)} |", flush=True)
+            for title, spelled in one.spellings.items() if given.verbose else ():
+                print(f"    {title}", *respelled(*spelled), sep="\n        ")
             for title, (before, after) in one.differences.items() if given.verbose else ():
                 print(f"    {title}", *changes(_read(before), _read(after)), sep="\n        ")
     print(f"| all | | {' | '.join(str(total[kind]) for kind in kinds)} |")

@@ -1,6 +1,6 @@
 """Every way in which a call can fail, as clients of others see it: `python bench/clients/errors.py [CLIENT ...]`.
 
-A gateway stands in front of a server whose tools promise structured content and fail, each in its own way. The
+A gateway is in front of a server whose tools promise structured content and fail, each in its own way. The
 official clients call them over HTTP and over stdio, by name and through `execute_tool`. A client must show the reason
 that the server or the gateway gave, and not complain about the answer itself. Prints a table, and exits with 1 if a
 reason is lost.
