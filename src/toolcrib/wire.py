@@ -320,22 +320,24 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
         wire["resultType"] = "complete"
     if result.extra:
         wire = {**result.extra, **wire}
-    if not (wire.keys() <= {"content", "isError", "resultType"} and _is_ascii_text(result)) and not is_encodable(wire):
+    is_text = _is_ascii_text(result)
+    if not (is_text and wire.keys() <= {"content", "isError", "resultType"}) and not is_encodable(wire):
         wire = replace_surrogates(wire)
-    if not _sendable(wire, version):
+    if not is_text and not _sendable(wire, version):
         wire["content"] = [_readable_block(block, version) for block in wire["content"]]
     return wire
 
 
+_TEXT_KEYS: Final = ("type", "text")
+
+
 def _is_ascii_text(result: ToolResult) -> bool:
     """Whether the content is nothing but plain ASCII text, which can be sent: the cheapest check for a large one."""
-    return all(
-        block.keys() == {"type", "text"}
-        and block["type"] == "text"
-        and isinstance(block["text"], str)
-        and block["text"].isascii()
-        for block in result.content
-    )
+    for block in result.content:
+        text = block.get("text")
+        if len(block) != len(_TEXT_KEYS) or block.get("type") != "text" or type(text) is not str or not text.isascii():
+            return False
+    return True
 
 
 def is_encodable(value: Any) -> bool:

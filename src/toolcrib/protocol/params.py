@@ -171,6 +171,8 @@ _OLDER_SHAPES: Final = {
 _MODERN_SHAPES: Final = {
     method: record({"_meta": _MODERN_META, **required}, optional) for method, (required, optional) in _MODERN.items()
 }
+_MODERN_PARAMS: Final = {method: record(required, optional) for method, (required, optional) in _MODERN.items()}
+"""The same without the envelope."""
 _NOTIFICATION_SHAPES: Final = {
     method: record(required, {**optional, "_meta": _ANY_META})
     for method, (required, optional) in _NOTIFICATIONS.items()
@@ -190,10 +192,11 @@ class Envelope:
     """The least severe log message that the client wants; None for no log messages."""
 
 
-def check_request(method: str, version: str, params: Mapping[str, Any] | None) -> None:
+def check_request(method: str, version: str, params: Mapping[str, Any] | None, *, has_envelope: bool = False) -> None:
     """Raise `RpcError` for a request that the version does not define or whose params are not what it defines.
 
-    Methods that no version defines pass: they may belong to an extension.
+    Methods that no version defines pass: they may belong to an extension. With `has_envelope`, the envelope of a modern
+    version was read already, and is not checked again.
 
     >>> check_request("tools/call", "2025-06-18", {"arguments": {}})
     Traceback (most recent call last):
@@ -203,7 +206,8 @@ def check_request(method: str, version: str, params: Mapping[str, Any] | None) -
         return
     if method not in client_requests(version):
         raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
-    shape = _MODERN_SHAPES[method] if is_modern(version) else _OLDER_SHAPES[method]
+    modern = _MODERN_PARAMS if has_envelope else _MODERN_SHAPES
+    shape = modern[method] if is_modern(version) else _OLDER_SHAPES[method]
     if problem := shape({} if params is None else params):
         raise RpcError(INVALID_PARAMS, f"Invalid params of {method}: {problem}.")
 

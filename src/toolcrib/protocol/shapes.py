@@ -59,6 +59,11 @@ def fraction(value: Any) -> Problem | None:
     return number(value) or (None if 0 <= value <= 1 else Problem("must be from 0 to 1"))
 
 
+def _is_object(value: Any) -> bool:
+    # Parsed JSON has dicts alone, which this finds several times as fast as the check against an abstract class.
+    return type(value) is dict or isinstance(value, Mapping)
+
+
 def boolean(value: Any) -> Problem | None:
     """Accept true and false."""
     return None if isinstance(value, bool) else Problem("must be true or false")
@@ -66,7 +71,7 @@ def boolean(value: Any) -> Problem | None:
 
 def mapping(value: Any) -> Problem | None:
     """Accept any object."""
-    return None if isinstance(value, Mapping) else Problem("must be an object")
+    return None if _is_object(value) else Problem("must be an object")
 
 
 def key(value: Any) -> Problem | None:
@@ -101,7 +106,7 @@ def map_of(item: Shape) -> Shape:
     """Accept objects with such values."""
 
     def check(value: Any) -> Problem | None:
-        if not isinstance(value, Mapping):
+        if not _is_object(value):
             return Problem("must be an object")
         found = ((name, item(part)) for name, part in value.items())
         return next((problem.within(name) for name, problem in found if problem), None)
@@ -122,7 +127,7 @@ def record(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None =
     fields += ((name, shape, False) for name, shape in (optional or {}).items())
 
     def check(value: Any) -> Problem | None:
-        if not isinstance(value, Mapping):
+        if not _is_object(value):
             return Problem("must be an object")
         for name, shape, is_required in fields:
             if name not in value:

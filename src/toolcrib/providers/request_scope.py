@@ -143,6 +143,8 @@ def apply_scope(ctx: Context, around: RequestScope | None = None) -> Context:
     Providers of the context come first. The scope's `show_all` overrides what the client asked for.
     """
     around = _current_scope.get() if around is None else around
+    if around is _EMPTY_SCOPE:
+        return ctx
     providers = _union(ctx.providers, around.providers)
     overriding = _union(ctx.overriding, around.overriding)
     show_all = ctx.show_all if around.show_all is None else around.show_all

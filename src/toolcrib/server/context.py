@@ -258,11 +258,16 @@ async def as_rpc_errors(work: Awaitable[_T]) -> _T:
         return await work
     except RpcError:
         raise
-    except ToolcribError as error:
-        raise RpcError(_json_rpc_code(error), error_text(error), error.payload()) from error
     except Exception as error:
-        logger.exception("a request failed unexpectedly")
-        raise RpcError(INTERNAL_ERROR, "Internal error; see the server's log for the cause.") from error
+        raise rpc_error(error) from error
+
+
+def rpc_error(error: Exception) -> RpcError:
+    """An error of a request as a JSON-RPC error that reveals no internals."""
+    if isinstance(error, ToolcribError):
+        return RpcError(_json_rpc_code(error), error_text(error), error.payload())
+    logger.error("a request failed unexpectedly", exc_info=error)
+    return RpcError(INTERNAL_ERROR, "Internal error; see the server's log for the cause.")
 
 
 async def as_server_errors(work: Callable[[], Awaitable[_T]]) -> _T:

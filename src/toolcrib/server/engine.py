@@ -24,9 +24,9 @@ from toolcrib.protocol.params import check_request, is_valid_notification
 from toolcrib.protocol.serving import ServerSession
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_INFO_KEY, has_tasks, is_modern
 from toolcrib.resources.manager import DocumentCapabilities
-from toolcrib.server.context import as_rpc_errors, detach, to_context
+from toolcrib.server.context import detach, rpc_error, to_context
 from toolcrib.server.exchange import Exchange
-from toolcrib.server.methods import DocumentMethods, Method, ToolMethods, encoded_in_steps
+from toolcrib.server.methods import DocumentMethods, Method, ToolMethods, encoded_in_steps, is_long
 from toolcrib.server.notifications import ListChangeNotifier, SendNotification
 from toolcrib.server.subscriptions import SubscriptionMethods
 from toolcrib.server.tasks import TaskMethods
@@ -79,16 +79,16 @@ class Engine:
         self._changes = changes
         self._subscriptions = None if changes is None else SubscriptionMethods(changes, facade.gateway)
         self._documents = DocumentMethods(facade.gateway)
-        self._tools = ToolMethods(facade)
-        self._tasks = TaskMethods(facade, self._report_task)
+        tasks = TaskMethods(facade, self._report_task)
+        tools = ToolMethods(facade, tasks.start)
         self.methods: dict[str, Method] = {
             "initialize": self._initialize,
             "server/discover": self._discover,
             "ping": _ping,
-            "tools/list": self._tools.list,
-            "tools/call": self._call,
+            "tools/list": tools.list,
+            "tools/call": tools.call,
             **self._documents.table(),
-            **self._tasks.table(),
+            **tasks.table(),
             **({} if self._subscriptions is None else self._subscriptions.table()),
         }
         """What answers each method."""
@@ -100,11 +100,13 @@ class Engine:
         assert exchange.id is not None  # noqa: S101 - only requests are answered
         try:
             with TRACING.serving(exchange.method, exchange.version, exchange.id, exchange.params) as span:
-                check_request(exchange.method, exchange.version, exchange.params)
+                check_request(exchange.method, exchange.version, exchange.params, has_envelope=True)
                 result = await self.result(exchange)
                 if span is not None and result.get("isError") is True:
                     TRACING.fail(span, "tool_error")
-            return Answer(encode_response(exchange.id, await encoded_in_steps(result)))
+            if is_long(result):
+                result = await encoded_in_steps(result)
+            return Answer(encode_response(exchange.id, result))
         except RpcError as error:
             return Answer(encode_error(exchange.id, error), error)
         except (ValueError, TypeError):
@@ -116,30 +118,31 @@ class Engine:
         """The result of a request whose params are valid; some of its values may be `RawJson`. Raises `RpcError`."""
         started, outcome = time.monotonic(), "cancelled"
         try:
-            result = await as_rpc_errors(self._run(exchange))
+            result = await self._method(exchange)(exchange)
             outcome = "tool_error" if result.get("isError") is True else "ok"
         except RpcError as error:
             outcome = str(error.code)
             raise
-        else:
-            return result
+        except Exception as error:
+            found = rpc_error(error)
+            outcome = str(found.code)
+            raise found from error
         finally:
             if self._observe is not None:
                 self._observe(exchange.method, outcome, time.monotonic() - started)
+        if is_modern(exchange.version):
+            result.setdefault("resultType", "complete")
+            result["_meta"] = {**result.get("_meta", {}), SERVER_INFO_KEY: self.info}
+        return result
 
-    async def _run(self, exchange: Exchange) -> dict[str, Any]:
+    def _method(self, exchange: Exchange) -> Method:
         method = self.methods.get(exchange.method)
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, "Method not found", exchange.method)
-        if not is_modern(exchange.version):
-            return await method(exchange)
-        if self._subscriptions is not None and exchange.meta.get(LOG_LEVEL_KEY) is not None:
-            result = await self._subscriptions.with_logs(exchange, partial(method, exchange))
-        else:
-            result = await method(exchange)
-        result.setdefault("resultType", "complete")
-        result["_meta"] = {**result.get("_meta", {}), SERVER_INFO_KEY: self.info}
-        return result
+        subscriptions = self._subscriptions
+        if subscriptions is None or LOG_LEVEL_KEY not in exchange.meta or not is_modern(exchange.version):
+            return method
+        return lambda exchange: subscriptions.with_logs(exchange, partial(method, exchange))
 
     async def notified(self, exchange: Exchange) -> None:
         """Act upon a notification of a client. Never raises, but for cancellation."""
@@ -150,11 +153,6 @@ class Engine:
                 await isolate(partial(self._documents.roots_changed, exchange))
             except Exception:
                 logger.exception("cannot forward a notification of a client")
-
-    async def _call(self, exchange: Exchange) -> dict[str, Any]:
-        if "task" in exchange.params and (task := await self._tasks.start(exchange)) is not None:
-            return task
-        return await self._tools.call(exchange)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

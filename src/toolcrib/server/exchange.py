@@ -104,7 +104,7 @@ class Exchange:
     id: RequestId | None = None
     """None for a notification."""
     version: str
-    """The protocol version of the request or, before 2026-07-28, of its session."""
+    """The protocol version of the request, whose envelope has been read, or before 2026-07-28 of its session."""
     caller: Caller = LOCAL
     session_id: str | None = None
     """The name of the client's session or connection; None for a request that belongs to none."""
@@ -116,11 +116,12 @@ class Exchange:
     """None for a message that did not come over HTTP."""
     channel: Channel = RESPONSE_ONLY
 
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The message's `_meta`; empty without one."""
+    meta: Mapping[str, Any] = field(init=False)
+    """The message's `_meta`; empty without one."""
+
+    def __post_init__(self) -> None:
         meta = self.params.get("_meta")
-        return meta if isinstance(meta, Mapping) else {}
+        self.meta = meta if type(meta) is dict or isinstance(meta, Mapping) else {}
 
     @property
     def head(self) -> HttpHead:

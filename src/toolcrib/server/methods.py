@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 Method: TypeAlias = Callable[[Exchange], Awaitable[dict[str, Any]]]
 """Answers the requests of one method."""
+StartTask: TypeAlias = Callable[[Exchange], Awaitable[dict[str, Any] | None]]
 
 LIST_TTL_MS: Final = 5_000
 """How long a client may cache a list. Short, because servers come and go."""
@@ -61,8 +62,10 @@ _MAX_ENTRIES: Final = 65_536
 class ToolMethods:
     """`tools/list` and `tools/call`."""
 
-    def __init__(self, facade: ToolFacade) -> None:
+    def __init__(self, facade: ToolFacade, start_task: StartTask) -> None:
+        """`start_task` answers a call that is to run as a task; it returns None for any other."""
         self._facade = facade
+        self._start_task = start_task
         self._admission = facade.gateway.admission
         self._entries = EntryCache()
 
@@ -81,11 +84,10 @@ class ToolMethods:
 
     async def call(self, exchange: Exchange) -> dict[str, Any]:
         """`tools/call`, for a meta-tool or a tool by its public name."""
-        name, arguments = exchange.params["name"], exchange.params.get("arguments") or {}
-        result = await self._result(exchange, to_call_context(exchange), name, arguments)
-        return await result_in_steps(result, exchange.version)
-
-    async def _result(self, exchange: Exchange, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        params = exchange.params
+        if "task" in params and (task := await self._start_task(exchange)) is not None:
+            return task
+        name, arguments, ctx = params["name"], params.get("arguments") or {}, to_call_context(exchange)
         found = self._facade.plain_tool(ctx, name)
         if found is not None:
             run = partial(self._facade.call_found, found, arguments)
@@ -95,7 +97,11 @@ class ToolMethods:
             result = await run_call(ctx, partial(self._run, exchange, name, arguments))
         if result.is_error and ctx.memo and (lacking := ctx.memo.get(LACKING_SCOPES)):
             exchange.ask_for_scopes(lacking)
-        return result if result.request_state is None else with_replica(exchange, result)
+        if result.request_state is not None:
+            result = with_replica(exchange, result)
+        if len(result.content) > _BLOCKS_PER_STEP:
+            return await result_in_steps(result, exchange.version)
+        return result_to_wire(result, exchange.version)
 
     async def _run(self, exchange: Exchange, name: str, arguments: Object, ctx: Context) -> ToolResult:
         """Run the call. Raises `RpcError` if an `Mcp-Param-*` header is not what the arguments say."""
@@ -251,6 +257,11 @@ def _with_via(entry: Object, gateway_id: str) -> Object:
 
 
 # -- large results -----------------------------------------------------------------------------------------------------
+
+
+def is_long(result: Mapping[str, Any]) -> bool:
+    """Whether a result has a list that is to be encoded in steps."""
+    return any(type(value) is list and len(value) > _BLOCKS_PER_STEP for value in result.values())
 
 
 async def encoded_in_steps(result: dict[str, Any]) -> dict[str, Any]:
