@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -365,3 +366,17 @@ async def test_short_and_long_calls_at_the_same_time_get_their_own_answers_over_
 
 async def _echo(server: RemoteServer, value: str) -> None:
     assert await call_json(server, "echo", a=value) == {"a": value}
+
+
+async def test_a_result_that_arrived_while_the_process_was_held_up_is_no_timeout() -> None:
+    async with server_of(raw(options={"call_timeout_s": 0.3})) as server:
+        results: list[Any] = []
+
+        async def hang_on() -> None:
+            results.append(await call_json(server, "echo", a=1))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(hang_on)
+            await anyio.lowlevel.checkpoint()  # the call is sent
+            time.sleep(0.6)  # noqa: ASYNC251 - the process is held up
+        assert results == [{"a": 1}]

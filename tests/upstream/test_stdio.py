@@ -33,7 +33,7 @@ from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import Message
-from toolcrib.upstream.transports.stdio import StdioTransport
+from toolcrib.upstream.transports.stdio import StderrTail, StdioTransport
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 
@@ -364,3 +364,16 @@ async def test_a_child_that_closes_its_output_and_lives_on_is_replaced_at_once(
         assert not alive(int(once.read_text()))
     if moment == "tools/call":
         assert "closed its output but keeps running" in reasons
+
+
+def test_what_a_child_printed_well_before_its_last_answer_is_not_why_it_ended() -> None:
+    now = 0.0
+    tail = StderrTail(clock=lambda: now)
+    tail.add(b"Error: an old complaint\n")
+    now = 5.0
+    tail.answered()
+    assert tail.line() == ""
+    tail.add(b"Error: the disk is full\n")
+    now = 5.5
+    tail.answered()  # such as the error that it sends because of that
+    assert tail.line() == "Error: the disk is full"

@@ -224,8 +224,10 @@ def same_id(value: Any) -> RequestId | None:
     >>> same_id("7"), same_id(7.0), same_id("call-7"), same_id(True)
     (7, 7, 'call-7', None)
     """
+    if type(value) is int:
+        return value
     if isinstance(value, str) and len(value) <= _MAX_DIGITS and value.isascii() and value.isdecimal():
         return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+    return value if isinstance(value, str) else None

@@ -20,25 +20,28 @@ class Deadline:
     Cheaper than a scope of anyio, because a call needs one. Cancels the task natively, as `asyncio.timeout` does.
     """
 
+    # Most calls need none of these, so that they are not set for each.
+    _task: "asyncio.Task[object] | None" = None
+    """The task inside of the block."""
+    _cancelling = 0
+    _is_read = False
+    """Whether what had arrived at the deadline was read."""
+    _failure: BaseException | None = None
+
     def __init__(self, seconds: float) -> None:
         """The time begins when it is entered."""
         self._seconds = seconds
         self._at = 0.0
-        self._task: asyncio.Task[object] | None = None
-        """The task inside of the block."""
         self._timer: asyncio.TimerHandle | None = None
         """None outside of the block, and while the time does not run."""
-        self._cancelling = 0
-        self._is_read = False
-        """Whether what had arrived at the deadline was read."""
-        self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
-        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._task is not None:
-            self._cancelling = self._task.cancelling()
-        self._at = loop.time() + self._seconds
-        self._timer = loop.call_at(self._at, self._expire)
+        loop = asyncio.get_running_loop()
+        self._task = task = asyncio.current_task(loop)
+        if task is not None and (cancelling := task.cancelling()):
+            self._cancelling = cancelling
+        self._at = at = loop.time() + self._seconds
+        self._timer = loop.call_at(at, self._expire)
         return self
 
     def __exit__(
@@ -84,32 +87,30 @@ class CallDeadline(Deadline):
     The time in which a person answers a question counts for neither.
     """
 
+    _pauses = 0
+    """How many questions wait for an answer."""
+    _paused_at = 0.0
+    is_extended = False
+    """Whether the request has reported progress."""
+
     def __init__(self, idle_s: float, most_s: float) -> None:
         super().__init__(idle_s)
-        self._idle_s = idle_s
-        self._most_s = max(idle_s, most_s)
-        self._last = 0.0
-        self._pauses = 0
-        """How many questions wait for an answer."""
-        self._paused_at = 0.0
-        self.is_extended = False
-        """Whether the request has reported progress."""
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._last = self._at - self._idle_s + self._most_s
-        return self
+        self._more_s = max(0.0, most_s - idle_s)
+        """How much later it may still become."""
 
     @property
     def is_last(self) -> bool:
         """Whether no progress gives the request more time."""
-        return self._at >= self._last
+        return self._more_s <= 0
 
     def extend(self) -> None:
         """Begin the time without progress again."""
         if self._task is not None and not self._pauses and not self.is_last:
             self.is_extended = True
-            self._move(min(asyncio.get_running_loop().time() + self._idle_s, self._last))
+            later_s = asyncio.get_running_loop().time() + self._seconds - self._at
+            added_s = min(later_s, self._more_s)
+            self._more_s -= added_s
+            self._move(self._at + added_s)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -132,7 +133,6 @@ class CallDeadline(Deadline):
         self._pauses -= 1
         if self._pauses == 0:
             passed_s = asyncio.get_running_loop().time() - self._paused_at
-            self._last += passed_s
             if self._task is not None:
                 self._move(self._at + passed_s)
 

@@ -183,7 +183,8 @@ class UpstreamServer(RemoteServer):
             holding = earlier.holding(ctx)
             if holding is not None:
                 return self._read(_read_call, await holding.resume(ctx))
-        tool = (await self._listed_tools(ctx)).get(name)
+        known = self._supervisor.tool_list.by_name if self._supervisor.connection else await self._listed_tools(ctx)
+        tool = known.get(name)
         if tool is None:
             return None
         result = await self._run(ctx, tool, arguments, name)
@@ -293,7 +294,9 @@ class UpstreamServer(RemoteServer):
     def _stays_open(self, ctx: Context) -> bool:
         """Whether the server may ask during the request, and its client answers by repeating it."""
         client, connection = ctx.client, self._supervisor.connection
-        if not isinstance(client, SessionClient) or not client.repeats_requests or connection is None:
+        if client is None or connection is None:
+            return False
+        if not isinstance(client, SessionClient) or not client.repeats_requests:
             return False
         may_ask = self.options.asks or (self.options.asks is None and self._supervisor.sessions.wants_own(ctx))
         return bool(may_ask and client.capabilities) and not connection.protocol.modern

@@ -184,7 +184,9 @@ class SessionConnections:
             return True
         if self.rule.sessions == "client":
             return ctx.session is not None or isinstance(client, SessionClient)
-        if not isinstance(client, SessionClient) or client.is_modern or connection_key(ctx) is None:
+        if client is None or not isinstance(client, SessionClient):
+            return False
+        if client.is_modern or connection_key(ctx) is None:
             return False
         return self.rule.sessions == "older" and anyio.current_time() >= self._older_fails_until
 

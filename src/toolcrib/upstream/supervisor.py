@@ -159,15 +159,16 @@ class Supervisor:
 
     async def wait_connected(self) -> Connection | None:
         """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
-        if self.connection is None:
-            self.wake()
-            status = self.status_store.status
-            first_start = status.cached and not status.hung and status.state in _STARTING
-            wait_s = self._options.call_timeout_s
-            if not first_start:
-                wait_s = min(self._fleet.connect_wait_s, wait_s)
-            with anyio.move_on_after(wait_s):
-                await self.status_store.wait_until(lambda: self.connection is not None or not self._may_connect)
+        if (connection := self.connection) is not None:
+            return connection
+        self.wake()
+        status = self.status_store.status
+        first_start = status.cached and not status.hung and status.state in _STARTING
+        wait_s = self._options.call_timeout_s
+        if not first_start:
+            wait_s = min(self._fleet.connect_wait_s, wait_s)
+        with anyio.move_on_after(wait_s):
+            await self.status_store.wait_until(lambda: self.connection is not None or not self._may_connect)
         return self.connection
 
     def expect_login(self) -> None:

@@ -173,7 +173,9 @@ class _SdkStreams(DuplexTransport):
         with suppress(*PIPE_CLOSED):
             async for item in incoming:
                 if isinstance(item, SessionMessage):
-                    await self._take(_from_sdk(item.message))
+                    message = _from_sdk(item.message)
+                    if not self._settle(message):
+                        await self._pass_on(message)
         self.closed.set(CLOSED)
         self._fail_all()
 

@@ -31,17 +31,14 @@ class CloseEvent:
         self.reason = ""
         self.reconnect = False
         """Whether to connect again at once: the server is up, and only lost our session."""
+        self.is_set = False
         self._event = anyio.Event()
 
     def set(self, reason: str, *, reconnect: bool = False) -> None:
         """Mark the connection as closed. Later calls are ignored."""
-        if not self._event.is_set():
-            self.reason, self.reconnect = reason, reconnect
+        if not self.is_set:
+            self.is_set, self.reason, self.reconnect = True, reason, reconnect
             self._event.set()
-
-    @property
-    def is_set(self) -> bool:
-        return self._event.is_set()
 
     async def wait(self) -> None:
         await self._event.wait()

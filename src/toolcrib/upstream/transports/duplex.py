@@ -15,6 +15,7 @@ import anyio.lowlevel
 from toolcrib.protocol.calling import OutgoingRequest, same_id
 from toolcrib.protocol.failures import PARSE_ERROR, ExchangeError, FailureKind
 from toolcrib.protocol.messages import RequestId, encode_object
+from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, Message, OnMessage
 from toolcrib.upstream.transports.bounds import run_in_steps, take_turn
@@ -25,6 +26,7 @@ from toolcrib.upstream.transports.framing import (
     OversizedLine,
     Unreadable,
     flood_pause_s,
+    parse_short,
     without_repeats,
 )
 
@@ -44,7 +46,7 @@ class DuplexTransport(ABC):
     def __init__(self, options: ServerOptions) -> None:
         self.closed, self.refresh_needed = CloseEvent(), AutoResetEvent()
         self._expected = ExpectedResponses(options)
-        self._waiting: dict[RequestId | None, asyncio.Future[Message]] = {}
+        self._waiting: dict[RequestId, asyncio.Future[Message]] = {}
         self._receive: OnMessage | None = None
         """None while it is not open."""
 
@@ -68,22 +70,26 @@ class DuplexTransport(ABC):
         """Send a request, and return its outcome. Raises `ExchangeError`."""
         if self._receive is None:
             raise ExchangeError(FailureKind.CLOSED, CLOSED)
-        self._expected.sent(request.id, request.method)
         waiter: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = waiter
+        is_list = request.method in LIST_METHODS
+        if is_list:
+            self._expected.add_list(request.id)
         try:
-            if not self._send_request_now(request):
+            if not self._send_now(request.data + b"\n"):
                 await self._send_request(request)
             return await waiter
         except PIPE_CLOSED as error:
             raise ExchangeError(FailureKind.CLOSED, CLOSED) from error
         finally:
             del self._waiting[request.id]
+            if is_list:
+                self._expected.remove_list(request.id)
 
     async def post(self, message: Message, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - of HTTP
         """Send any message. Raises `ExchangeError` for one that is not JSON."""
-        if "method" in message and (request_id := same_id(message.get("id"))) is not None:
-            self._expected.sent(request_id, message["method"])
+        if message.get("method") in LIST_METHODS and (request_id := same_id(message.get("id"))) is not None:
+            self._expected.add_list(request_id)
         try:
             line = encode_object(message) + b"\n"
         except ValueError as error:
@@ -120,9 +126,6 @@ class DuplexTransport(ABC):
     async def _send(self, line: bytes) -> None:
         """Write a line after those that wait; its end is the end of the connection if it cannot be written."""
 
-    def _send_request_now(self, request: OutgoingRequest) -> bool:
-        return self._send_now(request.data + b"\n")
-
     async def _send_request(self, request: OutgoingRequest) -> None:
         await self._send(request.data + b"\n")
 
@@ -144,39 +147,54 @@ class DuplexTransport(ABC):
         done = lines.feed(chunk)
         count = 0
         for line in without_repeats(done):
-            count += await self._take_line(line)
+            short = parse_short(line)
+            count += 1 if short is not None and self._settle(short) else await self._take_line(line, short)
         if not count:
             return FLOOD_PAUSE_S if done or lines.overflowing else 0
         return flood_pause_s(len(done), count)
 
-    async def _take_line(self, line: bytes | OversizedLine) -> int:
-        """Take the messages in one line. Returns how many there are."""
-        found = await run_in_steps(self._expected.read(line))
+    async def _take_line(self, line: bytes | OversizedLine, short: Message | None = None) -> int:
+        """Take the messages in one line, or the only one if it is known. Returns how many there are."""
+        found = await run_in_steps(self._expected.read(line)) if short is None else [short]
         if not found and isinstance(line, bytes):
             self._skipped(line)
         for message in found:
-            await (self._take_broken(message) if isinstance(message, Unreadable) else self._take(message))
+            if isinstance(message, Unreadable):
+                await self._take_broken(message)
+            elif not self._settle(message):
+                await self._pass_on(message)
         return len(found)
 
-    async def _take(self, message: Message) -> None:
-        """Give a message to the request that it answers, or pass it on."""
-        waiter = None if "method" in message else self._waiting.get(same_id(message.get("id")))
+    def _settle(self, message: Message) -> bool:
+        """Give a message to the request that it answers. Returns whether there is one."""
+        request_id = same_id(message.get("id"))
+        waiter = None if request_id is None or "method" in message else self._waiting.get(request_id)
         if waiter is None:
-            if self._receive is not None:  # a server may have to write before it can exit
-                await self._receive(message)
-        elif not waiter.done():
+            return False
+        if not waiter.done():
             waiter.set_result(message)
+        return True
+
+    async def _pass_on(self, message: Message) -> None:
+        """Pass on a message that answers no request of the connection."""
+        if "method" not in message and (request_id := same_id(message.get("id"))) is not None:
+            self._expected.remove_list(request_id)
+        if self._receive is not None:  # a server may have to write before it can exit
+            await self._receive(message)
 
     async def _take_broken(self, response: Unreadable) -> None:
-        waiter = self._waiting.get(response.request_id)
-        if waiter is None:
+        if not self._fail(response.request_id, ExchangeError(FailureKind.ANSWER, response.reason)):
             error = {"code": PARSE_ERROR, "message": response.reason}
-            await self._take({"jsonrpc": "2.0", "id": response.request_id, "error": error})
-        elif not waiter.done():
-            waiter.set_exception(ExchangeError(FailureKind.ANSWER, response.reason))
+            await self._pass_on({"jsonrpc": "2.0", "id": response.request_id, "error": error})
+
+    def _fail(self, request_id: RequestId, failure: ExchangeError) -> bool:
+        """Fail a request. Returns whether it waits for its outcome."""
+        waiter = self._waiting.get(request_id)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(failure)
+        return waiter is not None
 
     def _fail_all(self) -> None:
         """Fail the requests under way: nothing will come any more."""
-        for waiter in self._waiting.values():
-            if not waiter.done():
-                waiter.set_exception(ExchangeError(FailureKind.CLOSED, CLOSED))
+        for request_id in self._waiting:
+            self._fail(request_id, ExchangeError(FailureKind.CLOSED, CLOSED))

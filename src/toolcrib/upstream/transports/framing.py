@@ -18,7 +18,6 @@ from toolcrib.protocol.messages import (
     parse_json,
     response_id_in,
 )
-from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.transports.base import Message
 from toolcrib.upstream.transports.bounds import (
@@ -133,12 +132,15 @@ class ExpectedResponses:
         self._result, self._list = result_bounds(options), list_bounds(options)
         self._lists: dict[RequestId | None, None] = {}
 
-    def sent(self, request_id: RequestId, method: str) -> None:
-        """Note a request to the server."""
-        if method in LIST_METHODS:
-            self._lists[request_id] = None
-            if len(self._lists) > _MAX_LISTS:
-                del self._lists[next(iter(self._lists))]
+    def add_list(self, request_id: RequestId) -> None:
+        """Note a request for a list."""
+        self._lists[request_id] = None
+        if len(self._lists) > _MAX_LISTS:
+            del self._lists[next(iter(self._lists))]
+
+    def remove_list(self, request_id: RequestId) -> None:
+        """Note that nothing waits for a list any more."""
+        self._lists.pop(request_id, None)
 
     def bounds(self, head: bytes, tail: bytes | None) -> Bounds:
         """A `BoundsOfLine`."""
@@ -151,14 +153,7 @@ class ExpectedResponses:
     def read(self, line: bytes | OversizedLine) -> Steps[list[Message | Unreadable]]:
         """Return the messages in a line."""
         ends = (line[:KEPT_BYTES], line[-KEPT_BYTES:]) if isinstance(line, bytes) else (line.head, line.tail)
-        found = yield from read_line(line, is_list=bool(self._lists) and self.bounds(*ends).in_steps)
-        if self._lists:
-            for message in found:
-                if isinstance(message, Unreadable):
-                    self._lists.pop(message.request_id, None)
-                elif "method" not in message:
-                    self._lists.pop(same_id(message.get("id")), None)
-        return found
+        return (yield from read_line(line, is_list=bool(self._lists) and self.bounds(*ends).in_steps))
 
 
 def without_repeats(messages: list[_Message]) -> list[_Message]:
@@ -218,6 +213,17 @@ def _last_bytes(parts: list[bytes]) -> bytes:
     return found[-KEPT_BYTES:]
 
 
+def parse_short(line: bytes | OversizedLine) -> Message | None:
+    """Return the one message in a line of usual length; None for any other, which `read_line` looks at."""
+    if not isinstance(line, bytes) or len(line) > _WHOLE_BYTES or line[:1] != b"{":
+        return None
+    try:
+        message = parse_json(line)
+    except ValueError:
+        return None
+    return message if _is_message(message) else None
+
+
 def read_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[list[Message | Unreadable]]:
     """Return the messages in one line: one, several for a batch, none for anything else."""
     if isinstance(line, OversizedLine):
@@ -236,7 +242,9 @@ def read_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[li
 
 def _is_message(item: Any) -> bool:
     """Whether a JSON value is a message; more lenient than the schema where the meaning is clear."""
-    return isinstance(item, dict) and (isinstance(item.get("method"), str) or same_id(item.get("id")) is not None)
+    if not isinstance(item, dict):
+        return False
+    return same_id(item.get("id")) is not None or isinstance(item.get("method"), str)
 
 
 def _unreadable(head: bytes, tail: bytes, reason: str) -> list[Message | Unreadable]:

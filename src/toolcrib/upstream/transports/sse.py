@@ -161,12 +161,10 @@ class SseTransport(DuplexTransport):
         try:
             error = await self._post(request.data, for_caller=True)
         except ExchangeError as failure:
-            waiter = self._waiting.get(request.id)
-            if waiter is not None and not waiter.done():
-                waiter.set_exception(failure)
+            self._fail(request.id, failure)
         else:
             if error is not None:
-                await self._take({**error, "id": request.id})
+                self._settle({**error, "id": request.id})
 
     async def _send(self, line: bytes) -> None:
         with suppress(ExchangeError):

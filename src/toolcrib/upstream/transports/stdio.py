@@ -106,7 +106,7 @@ class StderrTail:
 
     def answered(self) -> None:
         """Note that the child has sent a message."""
-        if self._clock() - self._printed_at > _STALE_S:
+        if (self._kept or self._stray) and self._clock() - self._printed_at > _STALE_S:
             self._kept, self._stray, self._cut, self._printed_at = b"", b"", False, math.inf
 
     def add(self, chunk: bytes) -> None:
@@ -366,9 +366,9 @@ class StdioTransport(DuplexTransport):
     def _skipped(self, line: bytes) -> None:
         self._tail.add_stray(line)
 
-    async def _take(self, message: Message) -> None:
+    def _settle(self, message: Message) -> bool:
         self._tail.answered()
-        await super()._take(message)
+        return super()._settle(message)
 
     async def _write(self) -> None:
         with suppress(anyio.ClosedResourceError):
