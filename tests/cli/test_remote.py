@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Ran, broken, toolbox
@@ -54,6 +55,24 @@ def test_a_running_gateway_answers_every_verb_that_looks_at_tools(ask: Command) 
     servers = {row["name"]: (row["state"], row["tools"]) for row in ask("servers", "--json").json["servers"]}
     assert servers == {"a": ("ready", 4), "bad": ("failed", 0)}
     assert "no licence key found" in ask("servers").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tools",),
+        ("tools", "-n", "a"),
+        ("call", "a:greet", "person=Ada"),
+    ],
+    ids=" ".join,
+)
+def test_a_tool_looks_the_same_behind_a_gateway_started_and_remembered(
+    ask: Command, command: Command, settings: Callable[..., Path], words: tuple[str, ...]
+) -> None:
+    file = str(settings(a=toolbox()))
+    started = command(*words, "--config", file, "--fresh")
+    remembered = command(*words, "--config", file)
+    assert ask(*words).out == started.out == remembered.out
 
 
 def test_words_that_match_nothing_are_said_once(ask: Command) -> None:
