@@ -29,6 +29,8 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
 
 _Bytes = Annotated[int, whole_from(1024)]
 _RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
+_PLACES: Final = ("index", "embedder_cache", "index_cache")
+_TIMEOUTS: Final = {"find_s": "find_timeout_s", "embed_s": "embed_timeout_s"}
 
 
 def _hook_problem(name: str) -> str:
@@ -226,41 +228,22 @@ class ToolcribTable(SurfaceOptions):
 
     def fleet(self) -> FleetOptions:
         """How servers are connected."""
-        names = {"first_s": "backoff_first_s", "max_s": "backoff_max_s"}
-        names |= {"max_sessions": "max_sessions", "idle_s": "session_idle_s"}
-        given: dict[str, Any] = {**self.backoff.given(), **self.connections.given()}
-        return FleetOptions(**{names[name]: value for name, value in given.items()})
+        backoff = self.backoff.given(first_s="backoff_first_s", max_s="backoff_max_s")
+        return FleetOptions(**backoff, **self.connections.given("max_sessions", idle_s="session_idle_s"))
 
     def gateway(self, folder: Path) -> GatewayOptions:
         """How the gateway lists, searches and waits; `folder` is where relative paths begin."""
-        search, waits = self.search.given(), self.timeouts.given("search_wait_s", "list_wait_s", "call_grace_s")
-        options: dict[str, Any] = {
-            name: search[name]
-            for name in ("engine", "embedder", "group", "page_size", "past_requests", "describe")
-            if name in search
-        }
-        if "index" in search:
-            options["index"] = folder / Path(search["index"]).expanduser()
-        if "embedder_cache" in search:
-            options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()
-        if "index_cache" in search:
-            place = search["index_cache"]
-            options["index_cache"] = place if isinstance(place, bool) else folder / Path(place).expanduser()
-        if "find_s" in self.timeouts.model_fields_set:
-            options["find_timeout_s"] = self.timeouts.find_s
-        if "embed_s" in self.timeouts.model_fields_set:
-            options["embed_timeout_s"] = self.timeouts.embed_s
-        if "cache_s" in self.providers.model_fields_set:
-            options["provider_cache_s"] = self.providers.cache_s
+        search = self.search.given("engine", "embedder", "group", "page_size", "past_requests", "describe", *_PLACES)
+        places = {name: search[name] for name in _PLACES if isinstance(search.get(name), str)}
         return GatewayOptions(
             search=SearchOptions(**self.search.given(*_RANKING)),
             synonyms=tuple(self.search.synonyms.items()),
             calls=self.call_options(),
             sessions=self.sessions,
             results=options_of(ResultOptions, self.results),
-            **waits,
-            **self.providers.given("list_timeout_s", "request_tools"),
-            **options,
+            **{**search, **{name: folder / Path(place).expanduser() for name, place in places.items()}},
+            **self.timeouts.given("search_wait_s", "list_wait_s", "call_grace_s", **_TIMEOUTS),
+            **self.providers.given("list_timeout_s", "request_tools", cache_s="provider_cache_s"),
         )
 
     def call_options(self) -> CallOptions:

@@ -75,9 +75,10 @@ class Table(BaseModel):
 
     model_config = TABLE_RULES
 
-    def given(self, *names: str) -> dict[str, Any]:
-        """The values that the file sets, of all fields or of those named."""
-        return {name: getattr(self, name) for name in names or type(self).model_fields if name in self.model_fields_set}
+    def given(self, *names: str, **renamed: str) -> dict[str, Any]:
+        """The values that the file sets, of all fields or of those named; some under the names of their options."""
+        wanted = dict(zip(names, names, strict=True)) | renamed or {name: name for name in type(self).model_fields}
+        return {option: getattr(self, name) for name, option in wanted.items() if name in self.model_fields_set}
 
 
 def options_of(kind: type[M], table: M, **changes: Any) -> M:
