@@ -5,7 +5,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -203,6 +203,16 @@ async def test_after_a_redirect_within_the_origin_later_messages_go_there_at_onc
         for _ in range(3):
             assert (await line.exchange())["result"] == {"path": "/v2/mcp"}
         assert [one.path for one in line.peer.requests] == ["/mcp", "/v2/mcp", "/v2/mcp", "/v2/mcp"]
+
+
+async def test_headers_of_different_names_and_the_same_value_are_not_taken_for_each_other() -> None:
+    async with line_to(json_result) as line:
+        for name in ("mcp-param-region", "mcp-param-zone", "mcp-param-region"):
+            request = replace(line.request(), headers={"mcp-name": "t", name: "north"})
+            with anyio.fail_after(5):
+                await line.transport.exchange(request, line.receive)
+        sent = [{key for key in one.headers if key.startswith("mcp-param")} for one in line.peer.requests]
+        assert sent == [{"mcp-param-region"}, {"mcp-param-zone"}, {"mcp-param-region"}]
 
 
 # -- streams that are interrupted --------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class ServerRequests:
         self._is_answered = False
         """Whether a request ever got a response."""
         self._heads: dict[tuple[str | None, ...], RequestHead] = {}
-        """Those of recent POSTs to one address, by session, token and the values of the headers."""
+        """Those of recent POSTs to one address, by session, token and the other headers."""
         self._heads_url: HttpUrl | None = None
 
     async def aclose(self) -> None:
@@ -268,7 +268,7 @@ class ServerRequests:
             return self._new_head(method, url, headers, session, token)
         if url is not self._heads_url or len(self._heads) >= _MAX_HEADS:
             self._heads_url, self._heads = url, {}
-        key = (session, token, *headers.values())
+        key = (session, token, *headers, *headers.values())
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = self._new_head(method, url, headers, session, token)
