@@ -178,8 +178,8 @@ def test_whatever_a_server_answers_a_known_version_is_agreed_on_or_the_connectio
 def test_a_request_carries_what_the_caller_sent_but_nothing_of_the_callers_own_connection() -> None:
     older, newer = negotiated([NOT_FOUND, OLDER])[0], negotiated([NEWER])[0]
     params = {"name": "größe", "arguments": {}}
-    assert older.protocol.params(CTX, params) == {**params, "_meta": {"com.example/trace": "t"}}
-    meta = newer.protocol.params(CTX, params)["_meta"]
+    assert older.protocol.params(CTX, params, "tools/call") == {**params, "_meta": {"com.example/trace": "t"}}
+    meta = newer.protocol.params(CTX, params, "tools/call")["_meta"]
     assert meta["io.modelcontextprotocol/protocolVersion"] == LATEST_MODERN
     assert "progressToken" not in meta
     request = newer.request("tools/call", params)

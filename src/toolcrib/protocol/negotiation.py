@@ -22,11 +22,12 @@ from toolcrib.protocol.versions import (
     PROTOCOL_VERSION_KEY,
     SERVER_INFO_KEY,
     has_tasks,
+    is_defined,
     is_modern,
     named_versions,
     negotiated,
 )
-from toolcrib.types import SHOW_ALL_META, Context, Object
+from toolcrib.types import SHOW_ALL_META, Context, Object, SessionClient
 
 _EMPTY: Final[Object] = {}
 CLIENT_INFO: Final[Object] = {"name": "toolcrib", "version": VERSION}
@@ -94,10 +95,16 @@ class NegotiatedProtocol:
             meta.pop(LOG_LEVEL_KEY, None)
         return meta
 
-    def params(self, ctx: Context, params: Object) -> dict[str, Any]:
-        """Return a caller's params with `_meta`, and with the answers to an earlier request for input."""
+    def params(self, ctx: Context, params: Object, method: str) -> dict[str, Any]:
+        """Return a caller's params with `_meta`, and with the answers to an earlier request for input.
+
+        What the client declares of extensions comes with their own methods alone: with it, a server may answer others
+        in ways that only the extension defines.
+        """
         whole = dict(params)
         capabilities = ctx.client.capabilities if self.modern and ctx.client is not None else {}
+        if not is_defined(method) and isinstance(ctx.client, SessionClient):
+            capabilities = {**capabilities, "extensions": dict(ctx.client.extensions)}
         if meta := self.meta(ctx.meta, capabilities):
             whole["_meta"] = meta
         if self.modern and ctx.input_responses is not None:

@@ -28,6 +28,8 @@ LOG_LEVEL_KEY: Final = "io.modelcontextprotocol/logLevel"
 SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 RELATED_TASK_KEY: Final = "io.modelcontextprotocol/related-task"
 PROGRESS_KEY: Final = "progressToken"
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+"""The extension with which a call may be answered by a task."""
 ENVELOPE_KEYS: Final = frozenset({PROTOCOL_VERSION_KEY, CLIENT_INFO_KEY, CLIENT_CAPABILITIES_KEY, LOG_LEVEL_KEY})
 """What describes the client in each request of a modern version."""
 

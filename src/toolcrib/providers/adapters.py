@@ -37,7 +37,16 @@ _PRUNE_ABOVE: Final = 1024
 _MAX_NAME_CHARS: Final = 80
 """Characters of a name that a reason repeats."""
 _MAX_CAUSES: Final = 16
-_PASSED_ON: Final = ("subscribe", "statuses", "documents", "request_document", "watch_resource", "subscribe_logs")
+_PASSED_ON: Final = (
+    "subscribe",
+    "statuses",
+    "documents",
+    "request_document",
+    "extensions",
+    "request_extension",
+    "watch_resource",
+    "subscribe_logs",
+)
 """Optional methods that an adapter takes from its object as they are."""
 _OWN_METHODS: Final = ("list_tools", "call_tool")
 _METADATA_METHODS: Final = ("list_tool_metadata", "get_tool", "call_tool")

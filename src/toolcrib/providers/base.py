@@ -148,6 +148,14 @@ class Provider(ABC):
         """Answer `prompts/get`, `resources/read` or `completion/complete`; the whole answer is structured content."""
         raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
 
+    def extensions(self) -> Mapping[str, Object]:
+        """The extensions of the protocol that it declares, by name, with what it says of each."""
+        return {}
+
+    async def request_extension(self, ctx: Context, method: str, params: Object) -> ToolResult:  # noqa: ARG002 - to override
+        """Answer a method of an extension; the whole answer is structured content."""
+        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
+
     async def request_task(self, ctx: Context, method: str, task_id: str) -> ToolResult:  # noqa: ARG002 - to override
         """Answer `tasks/get`, `tasks/cancel` or `tasks/result` for a task that a call has created, by its own id."""
         raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")

@@ -7,7 +7,7 @@ breaker and retries apply to them, under the id `namespace:name` of a prompt and
 import contextlib
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.providers.base import Backend, LogAudience, Provider
+from toolcrib.resources.extensions import Ask, ExtensionRequests
 from toolcrib.resources.listing import (
     CollectionCache,
     DocumentCollection,
@@ -56,6 +57,8 @@ class DocumentCapabilities:
     subscriptions: bool = False
     logging: bool = False
     """Whether there may be log messages."""
+    extensions: Object = field(default_factory=dict)
+    """What servers declare of extensions of the protocol, by name."""
 
 
 class ResourceManager:
@@ -83,6 +86,10 @@ class ResourceManager:
         self._attached: weakref.WeakSet[object] = weakref.WeakSet()
         self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}
         self._follows_sources = False
+        self.extensions = ExtensionRequests(
+            refresher.backends, policy, self._router, self._call_pipeline, self._may_see_server
+        )
+        """The methods that only an extension of the protocol defines."""
         self.own_reader: ResourceReader | None = None
         """Reads the gateway's own resources; None for a URI that is not one of them."""
 
@@ -125,6 +132,7 @@ class ResourceManager:
             completions=unknown or any(one.completes for one in known),
             subscriptions=unknown or any(one.watches for one in known),
             logging=bool(sources),
+            extensions=self.extensions.declared(ctx.caller),
         )
 
     def _may_see_server(self, caller: Caller, backend: Backend) -> bool:
@@ -349,7 +357,7 @@ class ResourceManager:
         return result
 
     async def _call_pipeline(
-        self, ctx: Context, tool: Tool, backends: Sequence[Backend], ask: "_DocumentRequest", params: dict[str, Any]
+        self, ctx: Context, tool: Tool, backends: Sequence[Backend], ask: Ask, params: dict[str, Any]
     ) -> ToolResult:
         providers = tuple(replace(one, provider=_RequestProvider(one.provider, ask)) for one in backends)
         return await self._pipeline.call(ctx, ResolvedTool(tool, providers, _ANY_SCHEMA, tool.id), params)
@@ -362,13 +370,10 @@ class ResourceManager:
         return error
 
 
-_DocumentRequest = Callable[[Provider, Context, Object], Awaitable[ToolResult]]
-
-
 class _RequestProvider(Provider):
     """A provider whose one call is a request to a document source, so that the call pipeline applies."""
 
-    def __init__(self, source: Provider, ask: _DocumentRequest) -> None:
+    def __init__(self, source: Provider, ask: Ask) -> None:
         self._source = source
         self._ask = ask
 

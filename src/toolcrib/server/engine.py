@@ -17,7 +17,7 @@ from toolcrib._version import VERSION
 from toolcrib.containment import isolate
 from toolcrib.errors import ToolcribError
 from toolcrib.middleware.admission import CountRefusal
-from toolcrib.protocol.failures import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
+from toolcrib.protocol.failures import INTERNAL_ERROR, RpcError
 from toolcrib.protocol.messages import encode_error, encode_response
 from toolcrib.protocol.negotiation import TASKS_CAPABILITY
 from toolcrib.protocol.params import check_request, is_valid_notification
@@ -136,9 +136,7 @@ class Engine:
         return result
 
     def _method(self, exchange: Exchange) -> Method:
-        method = self.methods.get(exchange.method)
-        if method is None:
-            raise RpcError(METHOD_NOT_FOUND, "Method not found", exchange.method)
+        method = self.methods.get(exchange.method, self._documents.extension)
         subscriptions = self._subscriptions
         if subscriptions is None or LOG_LEVEL_KEY not in exchange.meta or not is_modern(exchange.version):
             return method
@@ -278,4 +276,4 @@ def _filtered(capabilities: dict[str, Any], available: DocumentCapabilities) -> 
     }
     if "resources" in filtered and not available.subscriptions:
         filtered["resources"] = {**filtered["resources"], "subscribe": False}
-    return filtered
+    return {**filtered, "extensions": available.extensions} if available.extensions else filtered

@@ -20,10 +20,10 @@ from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamErro
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.protocol.content import TOOL
-from toolcrib.protocol.failures import RpcError
+from toolcrib.protocol.failures import METHOD_NOT_FOUND, RpcError
 from toolcrib.protocol.headers import HeaderMap, check_param_headers, read_header_map
 from toolcrib.protocol.messages import RawJson
-from toolcrib.protocol.versions import is_modern
+from toolcrib.protocol.versions import is_defined, is_modern
 from toolcrib.resources.listing import DocumentCollection, DocumentKind, ListedDocument
 from toolcrib.server.context import (
     RequestClient,
@@ -211,6 +211,15 @@ class DocumentMethods:
         """`completion/complete`."""
         wanted = {key: value for key, value in exchange.params.items() if key != "_meta"}
         return await _respond(exchange, partial(self._resources.complete, to_context(exchange), wanted))
+
+    async def extension(self, exchange: Exchange) -> dict[str, Any]:
+        """A method that no version defines: the result of the server that knows it, as it came."""
+        params = {key: value for key, value in exchange.params.items() if key != "_meta"}
+        ask = partial(self._resources.extensions.request, to_call_context(exchange), exchange.method, params)
+        result = None if is_defined(exchange.method) else await as_server_errors(ask)
+        if result is None:
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", exchange.method)
+        return dict(result)
 
     async def roots_changed(self, exchange: Exchange) -> None:
         """`notifications/roots/list_changed`: forward it to the servers that the session uses."""

@@ -236,7 +236,7 @@ class Connection:
 
         Raises `ExchangeError`, and `InvalidArguments` for params that cannot be encoded as JSON.
         """
-        ctx, params = request.ctx, self.protocol.params(request.ctx, request.params)
+        ctx, params = request.ctx, self.protocol.params(request.ctx, request.params, request.method)
         if ctx.client is None:
             raw = await self._send(request.method, params, request.header_map)
             return await self._task_result(request, raw, None) if "task" in params else raw

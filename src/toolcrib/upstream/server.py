@@ -24,6 +24,7 @@ from toolcrib.errors import (
     UpstreamError,
 )
 from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.versions import TASKS_EXTENSION
 from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import (
     Client,
@@ -405,6 +406,23 @@ class UpstreamServer(RemoteServer):
         except TimeoutError:
             raise self._timeout(method, deadline) from None
         return self._read(partial(read_document, method), raw)
+
+    def extensions(self) -> Mapping[str, Object]:
+        """Return the extensions that it declared when it was connected, other than tasks: no client of it gets one."""
+        connection = self._supervisor.connection
+        declared = {} if connection is None else connection.profile.capabilities.get("extensions")
+        if not isinstance(declared, Mapping):
+            return {}
+        return {name: about for name, about in declared.items() if name != TASKS_EXTENSION}
+
+    async def request_extension(self, ctx: Context, method: str, params: Object) -> ToolResult:
+        """Return the whole result of a method that no version defines, unread. Raises as `call_tool` does."""
+        deadline = self._deadline()
+        try:
+            with deadline:
+                return ToolResult(structured=await self._request(CallerRequest(ctx, method, params, limit=deadline)))
+        except TimeoutError:
+            raise self._timeout(method, deadline) from None
 
     async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call back with the URI whenever the resource, or one below it, changed.
