@@ -1,6 +1,7 @@
 """A registry attached to a server that has its own authentication: each user is a separate caller."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -15,6 +16,7 @@ from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp_types import Request
 from pydantic import AnyHttpUrl, RootModel
@@ -230,3 +232,39 @@ async def test_what_is_added_to_the_sdk_server_is_reported_when_the_app_is_serve
 
 async def weather_of_the_sdk(ctx: Any, params: Any) -> dict[str, Any]:
     return {}
+
+
+def shared_lifespan() -> Any:
+    state: dict[str, Any] = {}
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[dict[str, Any]]:
+        yield state
+
+    return lifespan
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("own", [True, False])
+async def test_clients_in_memory_have_sessions_of_their_own_if_the_server_can_distinguish_them(
+    mode: Any, own: bool
+) -> None:
+    seen: list[Context] = []
+    server: Server[Any] = Server("own", **({} if own else {"lifespan": shared_lifespan()}))
+    registry = ToolRegistry()
+
+    def note(ctx: Context) -> str:
+        seen.append(ctx)
+        return ""
+
+    registry.register_tool(Tool(name="note", namespace="x"), note)
+    registry.attach(server)
+    with anyio.fail_after(10):
+        async with mcp.Client(server, mode=mode) as one, mcp.Client(server, mode=mode) as two:
+            for client in (one, two, one):
+                await client.call_tool("execute_tool", {"name": "x:note"})
+    first, second, again = (ctx.session for ctx in seen)
+    if own:
+        assert first == again != second
+    else:
+        assert (second, again) == (None, None)

@@ -255,6 +255,15 @@ async def test_the_question_of_a_cancelled_call_is_withdrawn() -> None:
         assert (withdrawn["method"], withdrawn["params"]) == ("notifications/cancelled", {"requestId": question["id"]})
 
 
+async def test_a_question_that_stays_unanswered_is_given_up_and_withdrawn() -> None:
+    async with connected() as peer:
+        await peer.open(roots={})
+        with pytest.raises(RpcError, match="did not answer in time"):
+            await peer.connection.questions.ask(peer.connection.send, "roots/list", {}, 0.01)
+        question, withdrawn = await peer.receive(), await peer.receive()
+        assert withdrawn["params"] == {"requestId": question["id"]}
+
+
 async def test_a_question_ends_with_the_connection_of_its_client() -> None:
     answers: list[str] = []
 
