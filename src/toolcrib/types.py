@@ -429,8 +429,9 @@ class ServerStatus:
     protocol: str = ""
     """The protocol version that was agreed on; empty before it is connected."""
     sessions: str = ""
-    """Who has a connection of their own: each caller (`caller`), the sessions of each client (`client`) or of clients
-    before 2026-07-28 (`older`), or none (`shared`). Empty before it is connected.
+    """Who has a connection of their own: each caller (`caller`), the sessions of each client (`client`), of clients
+    before 2026-07-28 (`older`) or of clients that can be asked something (`asking`), or none (`shared`). Empty before
+    it is connected.
     """
     sessions_why: str = ""
     """Why, if it is not only the default."""

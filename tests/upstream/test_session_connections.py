@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from mcp_types import (
     TextContent,
     Tool,
 )
+from tests.upstream.raw_http import mcp, mcp_modern, peer_of, server_at
 from tests.upstream.support import CTX, FAST, alive, call, call_json, raw, server_of, serving
 from tests.upstream.test_forwarding import ELICIT, TALK
 
@@ -564,3 +566,22 @@ async def test_a_server_cannot_ask_any_number_of_questions_at_the_same_time() ->
             await running.answer(ELICIT["method"], ELICIT["params"])
         group.cancel_scope.cancel()
     assert waiting == 16
+
+
+async def test_over_http_a_client_that_declares_capabilities_has_a_session_of_its_own_with_an_older_server() -> None:
+    async with peer_of(partial(mcp, session="s")) as peer, server_of(server_at(peer.port)) as server:
+        await call(server, "echo", of("1"))
+        assert [one.message["params"]["capabilities"] for one in peer.sent("initialize")] == [{}]
+        for _ in range(2):
+            await call(server, "echo", of("2", capabilities=ABLE))
+        assert [one.message["params"]["capabilities"] for one in peer.sent("initialize")] == [{}, ABLE]
+        assert server.status.sessions == "asking"
+
+
+async def test_a_server_that_keeps_no_sessions_for_older_clients_serves_them_in_the_newer_version() -> None:
+    async with peer_of(mcp_modern) as peer, server_of(server_at(peer.port)) as server:
+        for session in ("1", "1", "2"):
+            await call(server, "echo", of(session, capabilities=ABLE))
+        versions = [one.headers["mcp-protocol-version"] for one in peer.sent("tools/call")]
+    assert versions == ["2026-07-28"] * 3
+    assert len(peer.sent("initialize")) == 1

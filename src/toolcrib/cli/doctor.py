@@ -430,7 +430,11 @@ def describe_sessions(status: ServerStatus) -> str:
     >>> describe_sessions(ready)
     'one for each client session (set)'
     """
-    texts = {"client": "one for each client session", "older": "one for each session of an older client"}
+    texts = {
+        "client": "one for each client session",
+        "older": "one for each session of an older client",
+        "asking": "one for each session of a client that can be asked something",
+    }
     text = texts.get(status.sessions, "one for all clients" if status.sessions_why else "")
     return f"{text} ({status.sessions_why})" if status.sessions_why else text
 

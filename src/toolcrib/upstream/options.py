@@ -407,8 +407,8 @@ class ServerOptions:
     """The protocol version to speak. With `auto`, a server that knows both eras serves each client in its own."""
     sessions: SessionMode | None = None
     """Whether each client's session has its own connection, or all share one. With None, sessions have their own if
-    the server may ask (`asks`), and sessions of clients before 2026-07-28 if the server speaks 2026-07-28 and an older
-    version.
+    the server may ask (`asks`), sessions of clients before 2026-07-28 if the server speaks 2026-07-28 and an older
+    version, and over HTTP those of clients that declare capabilities if it speaks an older version only.
     """
     trust: TrustMode = "warn"
     """What follows when its definitions change: nothing (`off`), a warning, or that the trusted ones stay in use

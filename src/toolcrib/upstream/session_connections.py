@@ -15,15 +15,15 @@ import anyio
 import anyio.abc
 from pydantic_core import to_json
 
-from toolcrib.protocol.failures import ExchangeError, FailureKind, is_login_needed
+from toolcrib.protocol.failures import INVALID_REQUEST, ExchangeError, FailureKind, RpcError, is_login_needed
 from toolcrib.protocol.negotiation import Handshake
+from toolcrib.protocol.versions import INPUT_REQUESTS
 from toolcrib.types import Caller, Client, Context, Object, SessionClient
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import Transport, flatten_errors
-from toolcrib.wire import CLIENT_CAPABILITIES
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ _RETRY_AFTER_S: Final = 60.0
 """Before a version is tried again that failed for another reason than a refusal."""
 _LISTEN_TIMEOUT_S: Final = 1.0
 """How long the first request waits for the stream on which the server may ask."""
+_NO_SESSIONS: Final = "it keeps no sessions for older clients, and could ask them nothing"
 _MIN_WAIT_S: Final = 1.0
 """Between two looks at whether a connection in use has become idle."""
 
@@ -45,8 +46,10 @@ _MIN_WAIT_S: Final = 1.0
 class SessionRule:
     """Which requests get a connection of their session."""
 
-    sessions: Literal["", "shared", "client", "older", "caller"]
-    """`older`: those of clients before 2026-07-28. Empty before the server is connected."""
+    sessions: Literal["", "shared", "client", "older", "asking", "caller"]
+    """`older`: those of clients before 2026-07-28; `asking`: those of clients that a server can ask something. Empty
+    before the server is connected.
+    """
     why: str = ""
 
 
@@ -64,6 +67,8 @@ def session_rule(options: ServerOptions, *, modern: bool) -> SessionRule:
         return SessionRule("older", "older clients keep a session with the server")
     if options.asks and not modern:
         return SessionRule("client", 'it may ask clients ("asks")')
+    if options.asks is None and not modern and options.transport in ("http", "sse"):
+        return SessionRule("asking", "it may ask clients that declare capabilities")
     return SessionRule("shared")
 
 
@@ -144,7 +149,7 @@ class SessionConnections:
         self._group: anyio.abc.TaskGroup | None = None
         self._entries: dict[Hashable, _SessionConnection] = {}
         self._modern = self.are_independent
-        self._older_fails_until = 0.0
+        self._fails_until = 0.0
         self.rule = session_rule(options, modern=False) if self.are_independent else SessionRule("")
 
     @property
@@ -155,7 +160,7 @@ class SessionConnections:
     def attach(self, *, modern: bool) -> None:
         """Take over what the shared connection speaks."""
         self._modern = modern
-        self._older_fails_until = 0.0
+        self._fails_until = 0.0
         self.rule = session_rule(self._options, modern=modern)
 
     async def run(self) -> None:
@@ -184,16 +189,16 @@ class SessionConnections:
             return True
         if self.rule.sessions == "client":
             return ctx.session is not None or isinstance(client, SessionClient)
-        if client is None or not isinstance(client, SessionClient):
+        if client is None or not isinstance(client, SessionClient) or anyio.current_time() < self._fails_until:
             return False
-        if client.is_modern or connection_key(ctx) is None:
-            return False
-        return self.rule.sessions == "older" and anyio.current_time() >= self._older_fails_until
+        if self.rule.sessions == "asking":
+            return any(name in client.declared for name in INPUT_REQUESTS.values())
+        return self.rule.sessions == "older" and not client.is_modern and connection_key(ctx) is not None
 
     @property
     def falls_back(self) -> bool:
         """Whether the shared connection serves a request if there is no connection for its session."""
-        return self.rule.sessions == "older"
+        return self.rule.sessions in ("older", "asking")
 
     # -- using -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +243,7 @@ class SessionConnections:
 
     def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
         may_ask = self._options.asks is not False
-        capabilities = {name: declared[name] for name in CLIENT_CAPABILITIES.values() if may_ask and name in declared}
+        capabilities = {name: declared[name] for name in INPUT_REQUESTS.values() if may_ask and name in declared}
         if self._options.protocol != "auto":
             return Handshake.of(self._options.protocol, capabilities=capabilities)
         return Handshake(discover=self._modern and modern, capabilities=capabilities)
@@ -266,10 +271,10 @@ class SessionConnections:
         self._close(first, "its place was needed")
 
     def _note_failure(self, entry: _SessionConnection) -> None:
-        if not self.falls_back or self._older_fails_until > anyio.current_time():
+        if not self.falls_back or self._fails_until > anyio.current_time():
             return
-        logger.info("%s serves older clients on its shared connection: %s", self._options.name, entry.failure)
-        self._older_fails_until = math.inf if entry.refused else anyio.current_time() + _RETRY_AFTER_S
+        logger.info("%s serves all clients on its shared connection: %s", self._options.name, entry.failure)
+        self._fails_until = math.inf if entry.refused else anyio.current_time() + _RETRY_AFTER_S
 
     # -- one connection --------------------------------------------------------------------------------------------
 
@@ -282,6 +287,7 @@ class SessionConnections:
                 async with open_connection(
                     entry.transport, options, self._fleet, self._redact, entry.messages, entry.handshake
                 ) as connection:
+                    self._check_session(entry)
                     if entry.handshake.capabilities and not connection.protocol.modern:
                         with anyio.move_on_after(_LISTEN_TIMEOUT_S):
                             await entry.transport.wait_listening()
@@ -298,6 +304,11 @@ class SessionConnections:
             self._close(entry, entry.failure or "it was closed")
             entry.failure = entry.failure or entry.transport.closed.reason
             entry.ready.set()
+
+    def _check_session(self, entry: _SessionConnection) -> None:
+        """Raise `ExchangeError` if a server of both eras could ask an older client nothing: it forgets each request."""
+        if self.rule.sessions == "older" and not entry.transport.has_session:
+            raise ExchangeError(FailureKind.ANSWER, _NO_SESSIONS, answer=RpcError(INVALID_REQUEST, _NO_SESSIONS))
 
     async def _wait_idle(self, entry: _SessionConnection) -> None:
         """Wait until the connection ends, or was not used for long; then no request gets it any more."""
