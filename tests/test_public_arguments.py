@@ -155,7 +155,6 @@ LEFT_OUT: Mapping[str, str] = {
     "subscribe": "called by the gateway",
     "authenticate": "called by the server",
     "caller_with": "called by the server",
-    "caller_with_digest": "called by the server",
     "note_call": "called by the gateway",
     "decide": "called by the gateway",
     "scope": "called by the gateway",

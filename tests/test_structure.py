@@ -15,16 +15,6 @@ pytestmark = pytest.mark.slow
 
 BENCH: Final = Path(__file__).parents[1] / "bench"
 PRIVATE: Final = {
-    "server/http/sessions.py: _discard_session",
-    "server/http/sessions.py: _serve_opening_request",
-    "server/http/sessions.py: _server_instances",
-    "server/http/sessions.py: _session_owners",
-    "server/session_calls.py: _InFlight",
-    "server/session_calls.py: _JSONRPCDispatchContext",
-    "server/session_calls.py: _default_transport_builder",
-    "server/session_calls.py: _handle_request",
-    "server/session_calls.py: _make_context",
-    "server/session_calls.py: _negotiate_initialize",
     "upstream/logins/flows.py: _expected_issuer",
     "upstream/logins/flows.py: _httpx_utils",
     "upstream/logins/flows.py: _initialize",
@@ -40,12 +30,9 @@ HIDDEN: Final = 3
 """Imports of toolcrib's own modules that are written in a string."""
 JSON_RPC: Final = {
     "server/context.py",
-    "server/direct.py",
     "server/http/app.py",
     "server/http/connections.py",
-    "server/http/sessions.py",
     "server/processes/process.py",
-    "server/session_calls.py",
     "upstream/logins/oauth.py",
     "upstream/transports/framing.py",
     "upstream/transports/http.py",

@@ -17,7 +17,6 @@ from toolcrib.cli import output
 from toolcrib.cli.doctor import DoctorReport, print_report
 from toolcrib.cli.output import ExitCode
 from toolcrib.search.vectors import Vectors
-from toolcrib.server import session_calls
 from toolcrib.settings.options import Settings as LoadedSettings
 from toolcrib.types import Rejected, ServerState, ServerStatus
 from toolcrib.upstream.options import ServerOptions
@@ -530,16 +529,6 @@ def test_doctor_counts_the_tools_that_no_rule_covers(
         assert (
             f"no rule says who may see 3 of 4 tools, which {fate}a:fail, a:greet, a:show_image. Name a tool" in said[0]
         )
-
-
-def test_doctor_notes_that_sessions_of_older_clients_take_longer_with_an_untested_sdk(
-    command: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = settings({}, a=toolbox())
-    assert command("doctor", "--json", "-c", file).json["notes"] == []
-    monkeypatch.setattr(session_calls, "version", lambda _: "2.4.0")
-    (note,) = command("doctor", "--json", "-c", file).json["notes"]
-    assert "MCP SDK 2.4.0" in note
 
 
 def test_doctor_does_not_say_that_all_is_well_without_the_file_of_keywords(

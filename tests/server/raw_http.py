@@ -14,6 +14,7 @@ import h11
 import httpx2
 
 from toolcrib.server.asgi import AsgiApp
+from toolcrib.server.http.requests import Answer, AsgiRequest, HttpRequest
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.process import serve_http
 
@@ -29,7 +30,7 @@ class Request(NamedTuple):
     body: bytes
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """An answer as a client reads it."""
 
     status: int
@@ -41,6 +42,7 @@ class RecordingApp(AsgiApp):
     """Answers each request with what it has seen of it."""
 
     def __init__(self, options: HttpOptions | None = None) -> None:
+        self.direct_paths = frozenset({"/outer", "/a", "/"})
         self.options = options or HttpOptions(port=0)
         self.path = "/mcp"
         self.end_streams = self.end_session_streams = lambda: None
@@ -50,22 +52,22 @@ class RecordingApp(AsgiApp):
         """Of the bodies, in bytes."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        await self.serve(AsgiRequest(scope, receive, send))
+
+    async def serve(self, request: HttpRequest) -> None:
         body, more = b"", True
         while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
+            if (found := await request.read_part()) is None:
                 return
-            body += message.get("body", b"")
-            self.largest_part = max(self.largest_part, len(message.get("body", b"")))
-            more = message.get("more_body", False)
+            part, more = found
+            body += part
+            self.largest_part = max(self.largest_part, len(part))
+        scope = request.scope
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
-        request = Request(scope["method"], (scope["raw_path"] + query).decode("latin-1"), body)
-        self.requests.append(request)
-        content = json.dumps([request.method, request.target, body.decode("latin-1")]).encode()
-        headers = [(b"content-length", b"%d" % len(content))]
-        status = 405 if request.method == "CONNECT" else 200
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        seen = Request(scope["method"], (scope["raw_path"] + query).decode("latin-1"), body)
+        self.requests.append(seen)
+        content = json.dumps([seen.method, seen.target, body.decode("latin-1")]).encode()
+        await request.respond(Answer(405 if seen.method == "CONNECT" else 200, content))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -100,7 +102,7 @@ async def served(app: AsgiApp) -> AsyncIterator[str]:
             stop.set()
 
 
-async def exchange(url: str, parts: Iterable[bytes]) -> list[Answer]:
+async def exchange(url: str, parts: Iterable[bytes]) -> list[Reply]:
     """All answers to these bytes, each part of which arrives by itself. Nothing more is sent after them."""
     address = httpx2.URL(url)
     loop = asyncio.get_running_loop()
@@ -120,9 +122,9 @@ async def exchange(url: str, parts: Iterable[bytes]) -> list[Answer]:
     return read_answers(received)
 
 
-def read_answers(received: bytes) -> list[Answer]:
+def read_answers(received: bytes) -> list[Reply]:
     """The answers in what a client has received to GET or POST requests."""
-    answers: list[Answer] = []
+    answers: list[Reply] = []
     while received:
         connection = h11.Connection(h11.CLIENT)
         connection.send(h11.Request(method="GET", target="/", headers=[("host", "localhost")]))
@@ -139,6 +141,6 @@ def read_answers(received: bytes) -> list[Answer]:
                 body += event.data
         assert head is not None
         headers = {name.decode(): value.decode() for name, value in head.headers}
-        answers.append(Answer(head.status_code, headers, body))
+        answers.append(Reply(head.status_code, headers, body))
         received = connection.trailing_data[0]
     return answers

@@ -12,6 +12,8 @@ import mcp
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -23,7 +25,6 @@ from toolcrib.app import App
 from toolcrib.errors import NotAuthenticated, RateLimited, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
 from toolcrib.server.asgi import AsgiApp
-from toolcrib.server.auth.authentication import sdk_user
 from toolcrib.server.http.app import CallerProviders, HttpApp, RequestProviders
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.http.sse import sse_app
@@ -211,7 +212,8 @@ async def test_a_caller_that_the_app_around_it_has_authenticated_may_be_anywhere
         app = anywhere(served)
 
         async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
-            await app({**scope, "user": sdk_user(Caller(id="ann"))}, receive, send)
+            user = AuthenticatedUser(AccessToken(token="", client_id="ann", scopes=[]))
+            await app({**scope, "user": user}, receive, send)
 
         transport = httpx2.ASGITransport(app=authenticated, client=("10.0.0.7", 1))
         async with app.running(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:

@@ -12,7 +12,7 @@ import anyio.abc
 import h11
 import pytest
 from tests.server.conftest import TOKENS, PerTenant, at_address, crib
-from tests.server.test_direct import TOOLS, call, request_bytes, run
+from tests.server.test_requests import TOOLS, call, request_bytes, run
 
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions

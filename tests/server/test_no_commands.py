@@ -18,6 +18,7 @@ from tests.server.conftest import JSON
 
 from toolcrib import App, Settings, Tool
 from toolcrib.options import SurfaceOptions
+from toolcrib.server.http.app import HttpApp
 from toolcrib.surfaces.options import SURFACES
 
 pytestmark = pytest.mark.anyio
@@ -97,11 +98,8 @@ def paths(app: App) -> list[str]:
     found: set[str] = {"/", "/mcp", "/sse", "/messages/", "/servers", "/run", "/admin"}
     for mount in (app.asgi_mount(), app.sse_mount()):
         found.add(mount.path)
-        layer: Any = mount
-        while layer is not None:
-            routes = getattr(layer, "routes", None) or []
-            found |= {route.path for route in routes if isinstance(route, Route)}
-            layer = next((getattr(layer, name) for name in ("_app", "app", "default") if hasattr(layer, name)), None)
+        assert isinstance(mount, HttpApp)
+        found |= {route.path for route in mount.routes if isinstance(route, Route)}
     assert {"/healthz", "/readyz"} <= found
     return sorted(found)
 

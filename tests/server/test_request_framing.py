@@ -34,6 +34,7 @@ UPGRADES = {
 """Heads that ask for another protocol: the server does not speak it, and may ignore that (RFC 9110, 7.8)."""
 ODD = {
     **UPGRADES,
+    "nothing unusual": head(),
     "trailing blanks": head(b"X-Note: a \t "),
     "a blank before the length": head(length=b"Content-Length:\t  %d  \r\n" % len(INNER)),
     "no blank before the length": head(length=b"content-length:%d\r\n" % len(INNER)),
@@ -49,7 +50,7 @@ ODD = {
     "many connection options": head(b"Connection: keep-alive", b"Connection: te"),
     "a line end before it": b"\r\n\r\n" + head(),
 }
-"""Heads that are unusual and allowed, before a body of as many bytes as they say."""
+"""Heads that are allowed, most of them unusual, before a body of as many bytes as they say."""
 REFUSED = {
     "two lengths": head(b"Content-Length: 4"),
     "a list of lengths": head(length=b"Content-Length: %d, 4\r\n" % len(INNER)),

@@ -13,8 +13,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.server.raw_http import RecordingApp, Request, exchange, served
 
-from toolcrib.server.http import connections
-
 INNER = b"GET /inner HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
@@ -199,19 +197,18 @@ def streams(draw: st.DrawFn) -> bytes:
     return bytes(sent).lstrip(b"\r\n")
 
 
-@pytest.fixture(scope="module", params=["uvloop", "asyncio, without httptools"])
+@pytest.fixture(scope="module", params=["uvloop", "asyncio, with the strict parser alone"])
 def recorder(request: pytest.FixtureRequest) -> Iterator[tuple[anyio.from_thread.BlockingPortal, RecordingApp, str]]:
     """A server in a thread of its own."""
     options = {"use_uvloop": request.param == "uvloop"}
     app = RecordingApp()
+    if request.param != "uvloop":
+        app.direct_paths = frozenset()
     with (
-        pytest.MonkeyPatch.context() as patch,
         anyio.from_thread.start_blocking_portal(backend_options=options) as portal,
+        portal.wrap_async_context_manager(served(app)) as url,
     ):
-        if request.param != "uvloop":
-            patch.setattr(connections, "_PARSER", connections._STRICT_PARSER)
-        with portal.wrap_async_context_manager(served(app)) as url:
-            yield portal, app, url
+        yield portal, app, url
 
 
 Recorder = tuple[anyio.from_thread.BlockingPortal, RecordingApp, str]

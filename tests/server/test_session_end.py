@@ -27,7 +27,11 @@ OPEN = {
         "clientInfo": {"name": "t", "version": "0"},
     },
 }
-REMEMBERED = ("toolcrib.server.front.PlainHead", "toolcrib.server.direct.RequestHead", "asyncio.events.TimerHandle")
+REMEMBERED = (
+    "toolcrib.server.http.reader.Head",
+    "toolcrib.server.http.requests.HeadFacts",
+    "asyncio.events.TimerHandle",
+)
 """Of recent heads of requests, which name their sessions, there is never more than a thousand. The event loop drops
 timers that were cancelled when their time comes.
 """

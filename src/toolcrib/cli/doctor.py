@@ -25,7 +25,6 @@ from toolcrib.gateway.keywords import load_hook
 from toolcrib.gateway.policy import ByScopes, Patterns
 from toolcrib.private_files import problem_with
 from toolcrib.scripting.engines import NO_ENGINE
-from toolcrib.server.session_calls import unsupported_sdk
 from toolcrib.settings.env import search_paths
 from toolcrib.settings.loader import unknown_tools
 from toolcrib.settings.options import Settings
@@ -217,7 +216,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
         statuses=statuses,
         problems=tuple(problems),
         options=options,
-        notes=(*described, *unsure, *_missing_engines(settings, app), *filter(None, [unsupported_sdk()])),
+        notes=(*described, *unsure, *_missing_engines(settings, app)),
     )
 
 

@@ -82,6 +82,8 @@ class ServerSession:
     """The URIs of the resources that it has subscribed to."""
     is_modern: bool | None = None
     """Whether its requests need no handshake, as of 2026-07-28; None until the first request shows that."""
+    has_era: bool = False
+    """Whether something else than its messages says which era they belong to, such as a header of HTTP."""
     under_way: Counter[RequestId] = field(default_factory=Counter)
     """The ids of its requests that are not answered yet."""
     questions: set[RequestId] = field(default_factory=set)
@@ -124,7 +126,7 @@ class ServerSession:
         return RequestReceived(request, envelope.version, envelope.capabilities)
 
     def _with_handshake(self, request: Request) -> RequestReceived:
-        if request.method != "initialize" and _has_envelope(request.params):
+        if not self.has_era and request.method != "initialize" and _has_envelope(request.params):
             raise RpcError(
                 INVALID_REQUEST,
                 "This session was opened with initialize, so its requests cannot carry the envelope of 2026-07-28.",

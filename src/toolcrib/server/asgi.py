@@ -24,6 +24,8 @@ class AsgiApp(ABC):
     """Called with the host and port at which the app is served by itself, and the socket of this process alone."""
     end_session_streams: Callable[[], None]
     """Ends the event streams of sessions, which clients open again."""
+    direct_paths: frozenset[str] = frozenset()
+    """Where POSTs need no ASGI."""
     count_refusal: Callable[[str], None] | None = None
     """Counts connections that are refused, by the setting whose limit was reached."""
 
@@ -36,12 +38,9 @@ class AsgiApp(ABC):
     ) -> None:
         """Serve one connection, or the lifespan."""
 
-    def read_plain(self, data: bytes) -> Any:  # noqa: ARG002 - for subclasses
-        """Read a whole HTTP request that needs none of the app's layers, as a `plain_connection.PlainRequest`.
-
-        Returns None for any other, and what says so if a part of the body is missing.
-        """
-        return None
+    async def serve(self, request: Any) -> None:
+        """Answer a POST to one of the `direct_paths` that did not come over ASGI: a `http.requests.HttpRequest`."""
+        raise NotImplementedError
 
     @abstractmethod
     def running(self) -> AbstractAsyncContextManager[None]:

@@ -7,14 +7,10 @@ mapping between callers and users of the SDK's or FastMCP's own authentication. 
 import hashlib
 import hmac
 import ipaddress
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
-from mcp.server.auth.middleware.auth_context import get_access_token
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken, principal_components
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -71,10 +67,7 @@ class StaticTokens:
 
     def caller_with(self, secret: str) -> Caller | None:
         """The caller with this token, or None."""
-        return self.caller_with_digest(token_digest(secret)) if self._callers else None
-
-    def caller_with_digest(self, digest: bytes) -> Caller | None:
-        """The caller with the token of this digest, or None."""
+        digest = token_digest(secret) if self._callers else b""
         found: Caller | None = None
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
@@ -178,10 +171,6 @@ class Credentials:
         self._tokens.replace(tokens)
         self._keys, self._oauth = keys, oauth
 
-    def caller_with_digest(self, digest: bytes) -> Caller | None:
-        """The caller with the static token of this digest, or None."""
-        return self._tokens.caller_with_digest(digest)
-
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request of which only the headers are known."""
         own = await self._own(bearer_token(headers))
@@ -282,12 +271,6 @@ def authenticator_routes(authenticator: Authenticator | None) -> Sequence[BaseRo
     return tuple(authenticator.routes()) if isinstance(authenticator, AuthenticatorWithRoutes) else ()
 
 
-def sdk_user(caller: Caller) -> AuthenticatedUser:
-    """The caller as a user of the SDK, whose transport binds each session to the user that opened it."""
-    identity = json.dumps(caller.key)
-    return AuthenticatedUser(AccessToken(token="", client_id=identity, scopes=sorted(caller.scopes)))
-
-
 def caller_of_user(user: object) -> Caller | None:
     """The caller for a user of the SDK's or FastMCP's authentication; None for any other object.
 
@@ -295,6 +278,8 @@ def caller_of_user(user: object) -> Caller | None:
     issuer the id is `client/subject`, and without a subject the client, or `local/` for one named `local`. A slash
     within a part is written `%2F`.
     """
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser  # noqa: PLC0415 - takes long to import
+
     return _caller_of_token(user.access_token) if isinstance(user, AuthenticatedUser) else None
 
 
@@ -303,12 +288,31 @@ def sdk_caller(scope: Scope | None) -> Caller | None:
     request that led to this code.
     """
     if scope is not None:
-        return caller_of_user(scope.get("user"))
+        return None if (user := scope.get("user")) is None else caller_of_user(user)
+    from mcp.server.auth.middleware.auth_context import get_access_token  # noqa: PLC0415 - as above
+
     token = get_access_token()
     return None if token is None else _caller_of_token(token)
 
 
-def _caller_of_token(token: AccessToken) -> Caller | None:
+def credential_of(scope: Scope) -> object:
+    """What alone may use a session that a request opens; None where nothing authenticates callers."""
+    caller: Caller | None = scope.get(CALLER_KEY)
+    if caller is not None:
+        return caller.key
+    if (user := scope.get("user")) is None:
+        return None
+    from mcp.server.auth.middleware.bearer_auth import (  # noqa: PLC0415 - as above
+        AuthenticatedUser,
+        authorization_context,
+    )
+
+    return authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+
+
+def _caller_of_token(token: Any) -> Caller | None:
+    from mcp.server.auth.provider import principal_components  # noqa: PLC0415 - as above
+
     client, issuer, subject = principal_components(token)
     scopes = frozenset(token.scopes)
     if subject and issuer:

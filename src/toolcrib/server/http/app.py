@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -19,13 +18,11 @@ from urllib.parse import unquote
 
 import anyio
 import anyio.abc
-from mcp_types import METHOD_NOT_FOUND
 from starlette.datastructures import Headers
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toolcrib.checks import checked
@@ -41,7 +38,7 @@ from toolcrib.errors import (
     ServerUnavailable,
     StateUnavailable,
 )
-from toolcrib.middleware.admission import CountRefusal
+from toolcrib.protocol.failures import METHOD_NOT_FOUND
 from toolcrib.providers.adapters import adapt
 from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import (
@@ -59,16 +56,13 @@ from toolcrib.server.auth.authentication import (
     is_from_elsewhere,
     path_below_mount,
     sdk_caller,
-    sdk_user,
 )
-from toolcrib.server.context import body_too_large, error_response, forbidden, unauthorized
-from toolcrib.server.direct import DirectMethods
-from toolcrib.server.exchange import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
-from toolcrib.server.front import Front, ReadSessionRequest, cancellable
-from toolcrib.server.handlers import REFUSALS_KEY
-from toolcrib.server.http.budgets import LISTEN_METHOD, BudgetMiddleware, ReportRefusal
+from toolcrib.server.context import error_response, forbidden, unauthorized
+from toolcrib.server.engine import Engine
+from toolcrib.server.exchange import OVERRIDING_KEY, PROVIDERS_KEY, request_caller
+from toolcrib.server.http.budgets import RequestBudgets, Taken, owner_of
+from toolcrib.server.http.requests import Answer, AsgiRequest, HttpRequest, read_body, read_head
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
-from toolcrib.server.plain_connection import Awaited, PlainRequest
 from toolcrib.types import Authenticator, Caller, ToolProvider
 
 logger = logging.getLogger(__name__)
@@ -98,15 +92,8 @@ _RESOLVERS_KEY: Final = "toolcrib.caller_resolvers"
 """ASGI scope key: pairs of a `ResolveCallerProviders` to run after authentication, and the scope key for its result."""
 
 _BAD_REQUEST: Final = 400
-_BODY_HEADERS: Final = frozenset({"content-length", "content-type"})
-_JSON: Final = "application/json"
-_VALIDATION_DUMP: Final = b'"message":"Validation error: '
-"""Marks a response in which the SDK lists every validation rule that a message breaks."""
-_WRONG_CONTENT_TYPE: Final = b"Invalid Content-Type header"
-_NOT_A_MESSAGE: Final = InvalidRequest(
-    "The body is not a JSON-RPC message.",
-    hint='Send one object, such as {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}.',
-)
+_IS_ALLOWED: Final = "is allowed"
+"""Whether the guard lets pass all requests with the same head."""
 _TWO_LENGTHS: Final = InvalidRequest(
     "The request has both Content-Length and Transfer-Encoding; nothing was run.", hint="Send one of the two."
 )
@@ -114,13 +101,6 @@ _NOT_RUNNING: Final = NotStarted(
     "The server is not running.",
     hint="Start the app it belongs to (`async with app`), or run the lifespan of the mounted app.",
 )
-_ERRORS: Final = {
-    _BAD_REQUEST: InvalidRequest("The request does not declare a JSON body.", hint=f"Send Content-Type: {_JSON}."),
-    405: InvalidRequest("This address does not support that HTTP method.", hint="Send MCP requests by POST."),
-    406: InvalidRequest(
-        "The Accept header allows no response format of this server.", hint=f"Send Accept: {_JSON}, text/event-stream."
-    ),
-}
 
 
 class Endpoint(Protocol):
@@ -132,8 +112,11 @@ class Endpoint(Protocol):
     def running(self) -> AbstractAsyncContextManager[None]:
         """Hold what outlives a request, such as sessions. May be entered again after it ended."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+    async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:
+        """Answer one request; None if that has been done already. Raises `NotStarted`.
+
+        If a stream of events has begun, the answer is its last one.
+        """
 
 
 class HttpApp(AsgiApp):
@@ -146,74 +129,134 @@ class HttpApp(AsgiApp):
     def __init__(
         self,
         endpoint: Endpoint,
+        engine: Engine,
         options: HttpOptions,
         *,
         ready: Readiness,
         authenticator: Authenticator | None = None,
         paths: tuple[str, ...] | None = None,
-        end_streams: Callable[[], None] = lambda: None,
         listening: Callable[[str, int, Path | None], None] = lambda *_: None,
         owner: LifespanContext | None = None,
         routes: Sequence[BaseRoute] = (),
-        direct: DirectMethods | None = None,
-        sessions: ReadSessionRequest | None = None,
-        refused: ReportRefusal | None = None,
-        count_refusal: CountRefusal | None = None,
     ) -> None:
         """`paths` are the endpoint's, below the mount; None gives it every path but those of health and authentication.
 
-        `end_streams` ends responses that never end by themselves; `listening` is called with the address at which the
-        app is served by itself; `owner` runs around the lifespan. `routes` are served without authentication;
-        `direct` answers what needs no layer, and `sessions` reads the same of sessions. `refused` learns of requests
-        that their caller has no room for, and `count_refusal` of connections, by the setting. Raises `SettingsError`
-        when other machines could reach the app and nothing authenticates them.
+        `listening` is called with the address at which the app is served by itself; `owner` runs around the lifespan.
+        `routes` are served without authentication. Raises `SettingsError` when other machines could reach the app and
+        nothing authenticates them.
         """
         self.options = options
         self.path = paths[0] if paths else options.path
         """Where clients connect when the app is served by itself."""
-        self.end_streams = end_streams
+        self.end_streams = engine.end_streams
         self.end_session_streams = endpoint.end_session_streams
         self.listening = listening
-        self.count_refusal = count_refusal
+        self.count_refusal = engine.count_refusal
         self._endpoint = endpoint
+        self._report_refusal = engine.report_refusal
         self._owner = owner or contextlib.nullcontext
         self._ready = ready
         self._is_running = False
         self._starting: anyio.Event | None = None
         authenticator = choose_authenticator(options, authenticator)
-        open_routes = [
+        self.routes = (
             *routes,
             Route(HEALTH_PATHS[0], self._healthz),
             Route(HEALTH_PATHS[1], self._readyz),
             *authenticator_routes(authenticator),
-        ]
-        middleware = [  # outermost first
-            Middleware(_RequestScopeMiddleware),
-            Middleware(HostOriginMiddleware, options, is_open=authenticator is None),
-            Middleware(_RouteMiddleware, open_routes, self._lifespan, paths),
-            Middleware(AuthenticationMiddleware, authenticator),
-            Middleware(BudgetMiddleware, options, refused),
-            Middleware(CallerProviderMiddleware),
-            Middleware(ErrorMiddleware, options),
-        ]
-        app: ASGIApp = endpoint
-        for cls, args, kwargs in reversed(middleware):
-            app = cls(app, *args, **kwargs)
-        self._app = app
-        self._front: Front | None = None
-        if direct is not None:
-            taken = _without_routes(paths or (), open_routes)
-            self._front = Front(direct, options, authenticator, taken, sessions)
+        )
+        """What is served without authentication."""
+        self._authentication = Authentication(authenticator)
+        self._budgets = RequestBudgets(options)
+        self._guard = HostOriginMiddleware(
+            _RouteMiddleware(self._serve_asgi, self.routes, self._lifespan, paths),
+            options,
+            is_open=authenticator is None,
+        )
+        self.direct_paths = without_routes(paths or (), self.routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, or the lifespan."""
         if self._starting is not None:
             await self._starting.wait()
-        await cancellable(self._app, scope, receive, send)
+        await self._guard(scope, receive, send)
 
-    def read_plain(self, data: bytes) -> PlainRequest | Awaited | None:
-        """Read a whole request that needs none of the layers; see `AsgiApp`."""
-        return self._front.read(data) if self._front is not None and self._is_running else None
+    async def _serve_asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._answer(AsgiRequest(scope, receive, send))
+
+    async def serve(self, request: HttpRequest) -> None:
+        """Answer a POST to one of the `direct_paths`, which did not come over ASGI."""
+        if self._starting is not None:
+            await self._starting.wait()
+        # What the guard refuses, it refuses for the head; only strangers differ by their addresses.
+        refused = None
+        if not request.memo.get(_IS_ALLOWED):
+            refused = self._guard.refusal(request.scope)
+            request.memo[_IS_ALLOWED] = refused is None and not self._guard.is_open
+        if refused is None:
+            await self._answer(request)
+        else:
+            await request.respond(Answer.of(refused))
+
+    async def _answer(self, request: HttpRequest) -> None:
+        """Answer a request at one of the endpoint's paths."""
+        identity = await self._authentication.identify(request.scope)
+        if isinstance(identity, Response):
+            await request.respond(Answer.of(identity))
+            return
+        step_up = None
+        if identity is not None:
+            known = {CALLER_KEY: identity.caller, OWN_CREDENTIAL_KEY: identity.is_own}
+            if identity.can_step_up and request.method == "POST":
+                known[STEP_UP_KEY] = step_up = StepUp(identity.caller)
+            request.scope = {**request.scope, **known}
+        request.own_head = None if step_up is not None else identity is not None and identity.is_own
+        is_stream = read_head(request).listens
+        if identity is None or identity.expires is None or not is_stream:
+            await self._answer_within_budget(request, step_up, is_stream=is_stream)
+            return
+        # No stream outlives its token.
+        with anyio.move_on_after(max(0.0, identity.expires - time.time())) as valid:
+            await self._answer_within_budget(request, step_up, is_stream=is_stream)
+        if valid.cancelled_caught and request.has_begun:
+            await request.end()
+
+    async def _answer_within_budget(self, request: HttpRequest, step_up: StepUp | None, *, is_stream: bool) -> None:
+        try:
+            taken = self._budgets.take(owner_of(request.scope), request.length, is_stream=is_stream)
+        except RateLimited as error:
+            await self._refuse(request, error)
+            return
+        try:
+            refused = await _add_providers(request) if _RESOLVERS_KEY in request.scope else None
+            answer = refused or await self._answer_with_body(request, taken)
+            if step_up is not None and step_up.error is not None and not request.has_begun:
+                answer = Answer.of(self._authentication.forbidden(step_up.error, request.scope))
+            if answer is not None:
+                await request.finish(answer)
+        finally:
+            taken.give_back()
+
+    async def _answer_with_body(self, request: HttpRequest, taken: Taken) -> Answer | None:
+        body = b""
+        if request.method == "POST":
+            try:
+                found = await read_body(request, self.options, taken.count)
+            except RateLimited as error:
+                await self._refuse(request, error)
+                return None
+            if not isinstance(found, bytes):
+                return found
+            body = found
+        try:
+            return await self._endpoint.answer(request, body)
+        except NotStarted:
+            return Answer.of(error_response(503, _NOT_RUNNING, headers={"Retry-After": "1"}))
+
+    async def _refuse(self, request: HttpRequest, error: RateLimited) -> None:
+        """Refuse a request for which there is no room."""
+        self._report_refusal(request_caller(request.scope), request.method, error)
+        await request.respond(Answer.of(error_response(503 if error.data["of"] == "all" else 429, error)))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -262,16 +305,6 @@ class HttpApp(AsgiApp):
         return JSONResponse({"ready": is_ready, **figures}, status_code=200 if is_ready else 503)
 
 
-class _RequestScopeMiddleware:
-    """ASGI middleware: takes the context variables of the request's task along in the scope."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(capture_request_scope(scope) if scope["type"] == "http" else scope, receive, send)
-
-
 class _RouteMiddleware:
     """ASGI middleware: serves the routes and the lifespan, and passes on requests at the endpoint's paths.
 
@@ -285,7 +318,7 @@ class _RouteMiddleware:
         self._paths = paths
         self.routes = tuple(routes)
         self._router = Router(routes, default=self._endpoint, redirect_slashes=False, lifespan=lifespan)
-        self._direct = _without_routes(paths or (), routes)
+        self._direct = without_routes(paths or (), routes)
         """The endpoint's paths that no route has."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -307,7 +340,7 @@ class _RouteMiddleware:
         return path in self._paths or path.rstrip("/") in self._paths
 
 
-def _without_routes(paths: Sequence[str], routes: Sequence[BaseRoute]) -> frozenset[str]:
+def without_routes(paths: Sequence[str], routes: Sequence[BaseRoute]) -> frozenset[str]:
     """Those of the paths to which no route leads."""
     scopes = [{"type": "http", "method": "POST", "path": path, "headers": []} for path in paths]
     return frozenset(
@@ -326,20 +359,24 @@ class HostOriginMiddleware:
     def __init__(self, app: ASGIApp, options: HttpOptions, *, is_open: bool = False) -> None:
         self._app = app
         self._options = options
-        self._is_open = is_open
+        self.is_open = is_open
         self._hosts = HostRules(options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not scope["path"].startswith("/"):
             scope = _in_origin_form(scope)
-        problem = self._problem(scope) if scope["type"] == "http" else None
+        refused = self.refusal(scope) if scope["type"] == "http" else None
+        await (refused or self._app)(scope, receive, send)
+
+    def refusal(self, scope: Scope) -> Response | None:
+        """The response to a request that is refused; None for any other."""
+        problem = self._problem(scope)
         if problem is None:
-            await self._app(scope, receive, send)
-            return
+            return None
         status, error = problem
         # Where the request ends may be in doubt, so nothing may follow it.
         closing = {"Connection": "close"} if error is _TWO_LENGTHS else None
-        await error_response(status, error, headers=closing)(scope, receive, send)
+        return error_response(status, error, headers=closing)
 
     def _problem(self, scope: Scope) -> tuple[int, InvalidRequest] | None:
         if (problem := self._size_problem(scope)) is not None:
@@ -362,7 +399,7 @@ class HostOriginMiddleware:
         return None if is_health else self._stranger_problem(scope, host)
 
     def _stranger_problem(self, scope: Scope, host: str) -> tuple[int, InvalidRequest] | None:
-        if not self._is_open or self._hosts.is_named(host) or not is_from_elsewhere(scope):
+        if not self.is_open or self._hosts.is_named(host) or not is_from_elsewhere(scope):
             return None
         return (403, _OPEN) if sdk_caller(scope) is None else None
 
@@ -431,7 +468,11 @@ class RequestProviders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        await _ProviderInjector(self._app, partial(self._resolve, Request(scope)), self._key)(scope, receive, send)
+        found = await _resolved(partial(self._resolve, Request(scope)))
+        if isinstance(found, Response):
+            await found(scope, receive, send)
+        else:
+            await self._app({**scope, self._key: (*scope.get(self._key, ()), *found)}, receive, send)
 
 
 @checked
@@ -458,185 +499,72 @@ class CallerProviders:
         await self._app({**scope, _RESOLVERS_KEY: (*scope.get(_RESOLVERS_KEY, ()), self._resolver)}, receive, send)
 
 
-class CallerProviderMiddleware:
-    """ASGI middleware, inside authentication: runs the resolvers that `CallerProviders` left in the scope."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        for resolve, key in reversed(scope.get(_RESOLVERS_KEY, ())):
-            app = _ProviderInjector(app, partial(resolve, request_caller(scope), Request(scope)), key)
-        await app(scope, receive, send)
+async def _add_providers(request: HttpRequest) -> Answer | None:
+    """Run the resolvers that `CallerProviders` left in the scope. Returns the answer to a request that they refuse."""
+    for resolve, key in request.scope[_RESOLVERS_KEY]:
+        scope = request.scope
+        found = await _resolved(partial(resolve, request_caller(scope), Request(scope)))
+        if isinstance(found, Response):
+            return Answer.of(found)
+        request.scope = {**scope, key: (*scope.get(key, ()), *found)}
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class _ProviderInjector:
-    """Serves one request with the providers that `resolve` returns for it."""
-
-    app: ASGIApp
-    resolve: Callable[[], object | Awaitable[object]]
-    key: str
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            found = await contained(self._resolved())
-        except NotAuthenticated as error:
-            await unauthorized(error)(scope, receive, send)
-        except RateLimited as error:
-            await error_response(429, error)(scope, receive, send)
-        except Exception:
-            logger.exception("cannot resolve the providers of a request")
-            await error_response(500, ExecutionFailed(_RESOLVE_FAILED))(scope, receive, send)
-        else:
-            await self.app({**scope, self.key: (*scope.get(self.key, ()), *found)}, receive, send)
-
-    async def _resolved(self) -> tuple[ToolProvider, ...]:
-        found = self.resolve()
-        if inspect.isawaitable(found):
-            found = await found
-        if found is None:
-            return ()
-        return tuple(adapt(provider) for provider in (found if isinstance(found, (list, tuple)) else (found,)))
+async def _resolved(resolve: Callable[[], object | Awaitable[object]]) -> tuple[ToolProvider, ...] | Response:
+    """The providers that `resolve` returns for a request, or the response where it fails."""
+    try:
+        return await contained(_adapted(resolve))
+    except NotAuthenticated as error:
+        return unauthorized(error)
+    except RateLimited as error:
+        return error_response(429, error)
+    except Exception:
+        logger.exception("cannot resolve the providers of a request")
+        return error_response(500, ExecutionFailed(_RESOLVE_FAILED))
 
 
-# -- authentication and errors ---------------------------------------------------------------------------------------
+async def _adapted(resolve: Callable[[], object | Awaitable[object]]) -> tuple[ToolProvider, ...]:
+    found = resolve()
+    if inspect.isawaitable(found):
+        found = await found
+    if found is None:
+        return ()
+    return tuple(adapt(provider) for provider in (found if isinstance(found, (list, tuple)) else (found,)))
 
 
-class AuthenticationMiddleware:
-    """ASGI middleware: puts the caller into the scope, or answers 401, 403 or 503."""
+# -- authentication --------------------------------------------------------------------------------------------------
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator | None) -> None:
-        """Without an authenticator, every request passes."""
-        self._app = app
+
+class Authentication:
+    """Finds out who sends a request."""
+
+    def __init__(self, authenticator: Authenticator | None) -> None:
+        """Without an authenticator, anyone may send requests."""
         self._authenticator = authenticator
         self._identify = authenticator.identify if isinstance(authenticator, RequestAuthenticator) else self._plain
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def identify(self, scope: Scope) -> Identity | Response | None:
+        """The sender, None if nothing authenticates senders, or the response to a request that is refused."""
         authenticator = self._authenticator
-        if authenticator is None or scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        if authenticator is None:
+            return None
         try:
             identity = await self._identify(scope)
             check_not_local(identity.caller)
         except NotAuthenticated as error:
-            await unauthorized(error, authenticator, scope)(scope, receive, send)
+            return unauthorized(error, authenticator, scope)
         except InsufficientScope as error:
-            await forbidden(error, authenticator, scope)(scope, receive, send)
+            return self.forbidden(error, scope)
         except (ServerUnavailable, StateUnavailable) as error:
-            await error_response(503, error, headers={"Retry-After": "10"})(scope, receive, send)
-        else:
-            await self._serve(identity, scope, receive, send)
+            return error_response(503, error, headers={"Retry-After": "10"})
+        return identity
 
     async def _plain(self, scope: Scope) -> Identity:
         assert self._authenticator is not None  # noqa: S101 - without one, nothing asks
         caller = await self._authenticator.authenticate(Headers(scope=scope))
         return Identity(caller=caller, is_own=isinstance(self._authenticator, StaticTokens))
 
-    async def _serve(self, identity: Identity, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = identity.caller
-        known = {**scope, CALLER_KEY: caller, "user": sdk_user(caller), OWN_CREDENTIAL_KEY: identity.is_own}
-        if identity.can_step_up and scope["method"] == "POST":
-            known[STEP_UP_KEY] = step_up = StepUp(caller)
-            send = self._stepping_up(step_up, scope, receive, send)
-        if identity.expires is None or not _is_stream(scope):
-            await self._app(known, receive, send)
-            return
-        # No stream outlives its token.
-        response = _StreamResponse(send)
-        with anyio.move_on_after(max(0.0, identity.expires - time.time())):
-            await self._app(known, receive, response.send)
-        await response.finish()
-
-    def _stepping_up(self, step_up: StepUp, scope: Scope, receive: Receive, send: Send) -> Send:
-        """ASGI `send` that answers 403 in place of a call that lacked scopes, if the response has not begun."""
-        begun = replaced = False
-
-        async def send_or_ask(message: Message) -> None:
-            nonlocal begun, replaced
-            if not begun and step_up.error is not None and self._authenticator is not None:
-                replaced = True
-                await forbidden(step_up.error, self._authenticator, scope)(scope, receive, send)
-            begun = True
-            if not replaced:
-                await send(message)
-
-        return send_or_ask
-
-
-def _is_stream(scope: Scope) -> bool:
-    """Whether the response is a stream that does not end by itself."""
-    return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == LISTEN_METHOD
-
-
-class _StreamResponse:
-    """A response that ends properly when what sends it is cancelled."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._is_open = False
-
-    async def send(self, message: Message) -> None:
-        """ASGI `send`."""
-        self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
-        await self._send(message)
-
-    async def finish(self) -> None:
-        """End a response that was begun and not ended."""
-        if self._is_open:
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class ErrorMiddleware:
-    """ASGI middleware: replaces terse rejections by the SDK's transports with errors that say what would work.
-
-    Also answers 503 while the endpoint is not running.
-    """
-
-    def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
-        self._app = app
-        self._errors = {**_ERRORS, 413: body_too_large(options)}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start: Message | None = None
-        refusals: list[tuple[int, dict[str, str]]] = []
-
-        async def send_explained(message: Message) -> None:
-            nonlocal start
-            if refusals and message["type"] == "http.response.start":
-                status, more = refusals[0]
-                lines = [(name.lower().encode(), value.encode()) for name, value in more.items()]
-                await send({**message, "status": status, "headers": [*message["headers"], *lines]})
-                return
-            if message["type"] == "http.response.start" and message["status"] in self._errors:
-                start = message  # the body decides whether to replace this response
-                return
-            if start is not None:
-                head, start = start, None
-                error = self._replacement(head, message.get("body", b""))
-                if error is not None:
-                    await error_response(head["status"], error, headers=_other_headers(head))(scope, receive, send)
-                    return
-                await send(head)
-            await send(message)
-
-        try:
-            await self._app({**scope, REFUSALS_KEY: refusals}, receive, send_explained)
-        except NotStarted:
-            await error_response(503, _NOT_RUNNING, headers={"Retry-After": "1"})(scope, receive, send)
-
-    def _replacement(self, head: Message, body: bytes) -> InvalidRequest | None:
-        """The error to send instead of a response; None where the response is clear enough."""
-        if Headers(raw=list(head["headers"])).get("content-type", "").startswith(_JSON):
-            return _NOT_A_MESSAGE if _VALIDATION_DUMP in body else None
-        if head["status"] == _BAD_REQUEST and body != _WRONG_CONTENT_TYPE:
-            return None
-        return self._errors[head["status"]]
-
-
-def _other_headers(head: Message) -> dict[str, str]:
-    """The headers that do not describe the replaced body."""
-    given = Headers(raw=list(head["headers"]))
-    return {name: value for name, value in given.items() if name not in _BODY_HEADERS}
+    def forbidden(self, error: InsufficientScope, scope: Scope) -> Response:
+        """The response to a caller whose token lacks scopes."""
+        assert self._authenticator is not None  # noqa: S101 - as above
+        return forbidden(error, self._authenticator, scope)

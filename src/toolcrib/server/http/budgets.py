@@ -4,27 +4,19 @@ Applies once a request is authenticated and before its body is read. Connections
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import Final, Literal
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-from toolcrib.errors import RateLimited, ToolcribError
-from toolcrib.server.context import error_response
+from toolcrib.errors import RateLimited
 from toolcrib.server.exchange import request_caller
 from toolcrib.server.options import HttpOptions
-from toolcrib.types import LOCAL, Caller
+from toolcrib.types import LOCAL
 
 Owner = tuple[str | None, str | None, str]
 """Whose use is counted: the key of a caller, or an address."""
-ReportRefusal = Callable[[Caller, str, ToolcribError], None]
-"""Learns of a refused request: its caller, its HTTP method or what it asks for, and the error. Must not raise."""
 
-LISTEN_METHOD: Final = "subscriptions/listen"
-_LISTEN: Final = LISTEN_METHOD.encode()
-_LENGTH_DIGITS: Final = 18
-"""Of a length; one with more is too large anyway, and takes long to be read."""
 _RETRY_AFTER_S: Final = 5
 _ALL_BYTES: Final = "http.max_pending_bytes"
 _ALL_STREAMS: Final = "http.max_streams"
@@ -70,124 +62,62 @@ class Budget:
             del self._by_owner[owner]
 
 
-class BudgetMiddleware:
-    """ASGI middleware, inside authentication: refuses requests that their caller, or all callers, have no room for.
+class RequestBudgets:
+    """What requests may take, and what those under way have taken."""
 
-    The bytes of a request count until it is answered: those that its head declares at once, others as they come.
-    """
-
-    def __init__(self, app: ASGIApp, options: HttpOptions, report: ReportRefusal | None = None) -> None:
-        self._app = app
-        self._options = options
-        self._report = report
+    def __init__(self, options: HttpOptions) -> None:
+        self._max_body_bytes = least = options.max_body_bytes
         # The largest body that is allowed has to fit, or it would be refused for ever as if it could come later.
-        least = options.max_body_bytes
         self.bytes = Budget(max(options.max_pending_bytes, least), max(options.max_pending_bytes_per_caller, least))
         self.streams = Budget(options.max_streams, options.max_streams_per_caller)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, or answer 429 or 503."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        owner, (length, listens) = owner_of(scope), _read_head(scope)
-        if scope["method"] == "GET" or listens:
-            await self._serve_stream(owner, length, scope, receive, send)
-        elif length is None:
-            await self._serve_chunked(owner, scope, receive, send)
-        else:
-            await self._serve_body(owner, length, scope, receive, send)
+    def take(self, owner: Owner, length: int | None, *, is_stream: bool) -> "Taken":
+        """Take what a request needs. Raises `RateLimited`.
 
-    async def _serve_stream(self, owner: Owner, length: int | None, scope: Scope, receive: Receive, send: Send) -> None:
-        if (of := self.streams.lack(owner)) is not None:
-            await self._refuse(_too_many_streams(of, self.streams), scope, receive, send)
-            return
-        self.streams.take(owner)
-        try:
-            if length is None:
-                await self._serve_chunked(owner, scope, receive, send)
-            else:
-                await self._serve_body(owner, length, scope, receive, send)
-        finally:
-            self.streams.give_back(owner)
-
-    async def _serve_body(self, owner: Owner, length: int, scope: Scope, receive: Receive, send: Send) -> None:
-        if length > self._options.max_body_bytes:
-            length = 0  # it is answered without being read
-        if (of := self.bytes.lack(owner, length)) is not None and length:
-            await self._refuse(_too_many_bytes(of, self.bytes), scope, receive, send)
-            return
-        self.bytes.take(owner, length)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self.bytes.give_back(owner, length)
-
-    async def _serve_chunked(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
-        body = _CountedBody(self.bytes, owner, receive)
-        try:
-            await self._app(scope, body.receive, send)
-        except _NoRoom as full:
-            await self._refuse(_too_many_bytes(full.of, self.bytes), scope, receive, send)
-        finally:
-            body.end()
-
-    async def _refuse(self, error: RateLimited, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._report is not None:
-            self._report(request_caller(scope), scope["method"], error)
-        await error_response(503 if error.data["of"] == "all" else 429, error)(scope, receive, send)
+        The bytes of a request count until it is answered: those that its head declares at once, others as they come.
+        """
+        if is_stream and (of := self.streams.lack(owner)) is not None:
+            raise _too_many_streams(of, self.streams)
+        # Without a length it comes in chunks, and if it is too large, it is answered without being read.
+        declared = 0 if length is None or length > self._max_body_bytes else length
+        taken = Taken(self, owner, is_stream=is_stream, is_declared=length is not None)
+        if declared:
+            taken.take(declared)
+        if is_stream:
+            self.streams.take(owner)
+        return taken
 
 
-class _NoRoom(Exception):
-    """There is no room for the bytes of a request."""
+class Taken:
+    """What one request has taken."""
 
-    def __init__(self, of: Literal["caller", "all"]) -> None:
-        super().__init__(of)
-        self.of = of
+    __slots__ = ("_budgets", "_bytes", "_is_declared", "_is_stream", "_owner")
 
+    def __init__(self, budgets: RequestBudgets, owner: Owner, *, is_stream: bool, is_declared: bool) -> None:
+        self._budgets = budgets
+        self._owner = owner
+        self._is_stream = is_stream
+        self._is_declared = is_declared
+        self._bytes = 0
 
-@dataclass(slots=True, eq=False)
-class _CountedBody:
-    """What the body of one request has taken of the budget."""
+    def take(self, size: int) -> None:
+        """Take more bytes. Raises `RateLimited`."""
+        if size and (of := self._budgets.bytes.lack(self._owner, size)) is not None:
+            raise _too_many_bytes(of, self._budgets.bytes)
+        self._budgets.bytes.take(self._owner, size)
+        self._bytes += size
 
-    budget: Budget
-    owner: Owner
-    inner: Receive
-    taken: int = 0
+    def count(self, size: int) -> None:
+        """Take the bytes of a part of the body, unless its head has declared them. Raises `RateLimited`."""
+        if not self._is_declared:
+            self.take(size)
 
-    async def receive(self) -> Message:
-        """ASGI `receive` that counts the bytes as they come. Raises `_NoRoom`."""
-        message = await self.inner()
-        length = len(message.get("body", b""))
-        if length and (of := self.budget.lack(self.owner, length)) is not None:
-            raise _NoRoom(of)
-        self.budget.take(self.owner, length)
-        self.taken += length
-        return message
-
-    def end(self) -> None:
-        """Count them no longer."""
-        self.budget.give_back(self.owner, self.taken)
-
-
-def _read_head(scope: Scope) -> tuple[int | None, bool]:
-    """The length of the body that the head declares, and whether the request is for a stream of changes."""
-    length, listens = None, False
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            length = read_length(value)
-        elif name == b"mcp-method":
-            listens = value == _LISTEN
-    return length, listens
-
-
-def read_length(value: bytes) -> int | None:
-    """The length that a head declares, in bytes; None if that is no number.
-
-    >>> read_length(b"007"), read_length(b"9" * 5_000) == 10**18 - 1, read_length(b"-7")
-    (7, True, None)
-    """
-    return int(value.lstrip(b"0")[:_LENGTH_DIGITS] or b"0") if value.isdigit() else None
+    def give_back(self) -> None:
+        """Give all of it back."""
+        if self._bytes:
+            self._budgets.bytes.give_back(self._owner, self._bytes)
+        if self._is_stream:
+            self._budgets.streams.give_back(self._owner)
 
 
 def _too_many_bytes(of: Literal["caller", "all"], budget: Budget) -> RateLimited:

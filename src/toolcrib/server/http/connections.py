@@ -1,7 +1,8 @@
-"""Bounds of the HTTP connections themselves: their number, the size of a request's head, and the time it may take.
+"""The HTTP connections themselves: their number, the time a request may take to come, and how much may stay unread.
 
-They apply before anything of a request is looked at, on top of whichever of uvicorn's two parsers is installed. A
-request that breaks one is answered in the form of `asgi.error_response`, and its connection is closed.
+What a connection's bytes mean is the work of its reader: `reader.PlainReader` at first, and `strict.StrictReader` once
+a request is unusual. A client that breaks a bound gets an answer in the form of `context.error_response`, and its
+connection is closed.
 """
 
 import asyncio
@@ -9,32 +10,22 @@ import contextlib
 import ipaddress
 import json
 import logging
-import re
 import time
 from asyncio import TimerHandle
 from collections.abc import Callable
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, Protocol, cast
 
-import h11
-from mcp_types import INVALID_REQUEST
 from uvicorn.config import Config
-from uvicorn.importer import import_from_string
+from uvicorn.server import ServerState
 
 from toolcrib.middleware.admission import CountRefusal
+from toolcrib.protocol.failures import INVALID_REQUEST
 from toolcrib.server.http.budgets import Budget
-from toolcrib.server.http.framing import Frame, frame, has_head
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.plain_connection import PlainConnection, ReadPlain
 
 logger = logging.getLogger(__name__)
 
-_PARSER: Final = "uvicorn.protocols.http.auto:AutoHTTPProtocol"
-_STRICT_PARSER: Final = "uvicorn.protocols.http.h11_impl:H11Protocol"
-_PART_BYTES: Final = 16 * 1024
-"""How much is parsed before the bounds are checked again."""
-_BLANK_LINES: Final = re.compile(rb"\A(?:\r\n)+")
-_HEAD_END_BYTES: Final = 3
-"""The most of the end of a head that may have come before the rest of it."""
 _INTERIM: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 _PROBE_AFTER_S: Final = 0.1
 """How long after its last byte a client is believed to be there."""
@@ -173,93 +164,127 @@ def raise_descriptor_limit() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def bounded_protocol(
-    options: HttpOptions, read_plain: ReadPlain | None = None, count_refusal: CountRefusal | None = None
-) -> type[asyncio.Protocol]:
-    """The class of uvicorn's protocol for HTTP, with these bounds; `read_plain` reads what needs no ASGI app.
+class Reader(Protocol):
+    """Reads the requests of a connection, and writes their answers."""
 
-    `count_refusal` counts connections that are refused or cut off, by the setting.
-    """
-    limits = ConnectionLimits(options, count_refusal)
-    parser: Any = import_from_string(_PARSER)
-    strict_parser: Any = import_from_string(_STRICT_PARSER)
-    strict = type("StrictProtocol", (_StrictConnection, strict_parser), {"limits": limits})
-    more = {"limits": limits, "strict": strict, "read_plain": staticmethod(read_plain) if read_plain else None}
-    return type("BoundedProtocol", (_FramedConnection, parser), more)
+    @property
+    def is_due(self) -> bool:
+        """Whether an answer is due that needs nothing more of the client."""
+
+    @property
+    def can_be_probed(self) -> bool:
+        """Whether an interim response may precede what is written next."""
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether a request waits for bytes that are missing."""
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+
+    def eof_received(self) -> None:
+        """Learn that nothing more comes."""
+
+    def deadline_passed(self) -> None:
+        """End the connection, as what was to arrive has not."""
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer to what has begun to arrive."""
+
+    def pause_writing(self) -> None:
+        """Learn that the client has yet to read what was written."""
+
+    def resume_writing(self) -> None:
+        """Learn that it has read most of it."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Learn that the client has left."""
 
 
-class _BoundedConnection(asyncio.Protocol):
-    """What the bounded connections have in common: their place in the limits, a deadline, and how they end."""
+class Connection(asyncio.Protocol):
+    """A client's connection, made by uvicorn for each one."""
 
-    limits: ConnectionLimits
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-    flow: Any
-    """It has `read_paused` and `write_paused`."""
-    cycle: Any
-    """The request that was last begun; it has `more_body`, `response_started`, `response_complete`, `disconnected`."""
+    reader: Reader
 
-    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
-        super().__init__(config, *args, **more)  # type: ignore[call-arg]  # uvicorn's protocol beside it takes them
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        make_reader: Callable[["Connection"], Reader],
+        *,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """The named arguments are those with which uvicorn makes any protocol."""
+        self.limits = limits
+        self.config = config
+        self.server_state = server_state
+        self.app_state = app_state
+        self.loop = _loop or asyncio.get_running_loop()
+        self.transport: asyncio.Transport
+        self.write_paused = False
+        """Whether the client has yet to read what was written."""
+        self.sends_no_more = False
+        """Whether the client has said that it sends nothing more."""
+        self.reader = make_reader(self)
         self._peer: str | None = None
         """Who is counted for this connection."""
         self._unread = 0
         """The bytes that are counted as not read by the client."""
         self._deadline: TimerHandle | None = None
         self._closed = False
-        self._sends_no_more = False
-        """Whether the client has said that it sends nothing more."""
         self._probe: TimerHandle | None = None
+        self._is_reading = True
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self._forget_unread()
-        if self._peer is not None:
-            self.limits.release(self._peer)
-            self._peer = None
-        self._arm(None)
-        if self._probe is not None:
-            self._probe.cancel()
-        super().connection_lost(exc)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or refuse it."""
+        self.transport = cast("asyncio.Transport", transport)  # as connections are streams
+        self.server_state.connections.add(self)  # type: ignore[arg-type]  # any protocol that can be shut down
+        peer = peer_of(transport.get_extra_info("peername"))
+        if not self.limits.admit(peer):
+            self.refuse(503)
+            return
+        self._peer = peer
+        self.set_deadline(self.limits.options.head_timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        if not self.is_closing:
+            self.reader.data_received(data)
 
     def eof_received(self) -> bool:
         """Keep the connection for the answers that are due, as the client may still read them.
 
         A client that has closed the connection looks the same until something is written to it.
         """
-        if self._closed or not self._is_due():
+        if self._closed or not self.reader.is_due:
             return False
-        if not self._sends_no_more:
-            self._sends_no_more = True
+        if not self.sends_no_more:
+            self.sends_no_more = True
             self._probe = self.loop.call_later(_PROBE_AFTER_S, self._probe_client, _PROBE_AFTER_S)
+        self.reader.eof_received()
         return True
-
-    def _is_due(self) -> bool:
-        """Whether a request that has come whole is being answered."""
-        return self._is_answering() and not self._in_body()
 
     def _probe_client(self, waited_s: float) -> None:
         """Write an interim response: if the client has left, the next one finds the connection broken."""
-        if self._closed or self.transport.is_closing():
+        if self.is_closing:
             return
-        if not self._is_answering():
-            self._close()
+        if not self.reader.is_due or self.reader.is_cut_off:
+            self.close()
             return
-        if self._can_probe():
+        if self.reader.can_be_probed:
             self.transport.write(_INTERIM)
-        elif not self.flow.write_paused:
-            self._close()  # a stream may have nothing to write for long
+        elif not self.write_paused:
+            self.close()  # a stream may have nothing to write for long
             return
         wait_s = min(2 * waited_s, _MAX_PROBE_WAIT_S)
         self._probe = self.loop.call_later(wait_s, self._probe_client, wait_s)
 
-    def _can_probe(self) -> bool:
-        """Whether an interim response may precede what is written next."""
-        return not self.cycle.response_started and self.cycle.scope["http_version"] != "1.0"
-
     def pause_writing(self) -> None:
         """Count what the client has yet to read, or cut it off if that is too much."""
-        super().pause_writing()
+        self.write_paused = True
+        self.reader.pause_writing()
         if self._peer is None or self.transport.is_closing():
             return
         size = self.transport.get_write_buffer_size()
@@ -270,7 +295,8 @@ class _BoundedConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Count it no longer: the client has read most of it."""
-        super().resume_writing()
+        self.write_paused = False
+        self.reader.resume_writing()
         self._forget_unread()
 
     def _forget_unread(self) -> None:
@@ -278,23 +304,59 @@ class _BoundedConnection(asyncio.Protocol):
             self.limits.forget_unread(self._peer, self._unread)
             self._unread = 0
 
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._closed = True
+        self.server_state.connections.discard(self)
+        self._forget_unread()
+        if self._peer is not None:
+            self.limits.release(self._peer)
+            self._peer = None
+        self.set_deadline(None)
+        if self._probe is not None:
+            self._probe.cancel()
+        self.reader.connection_lost(exc)
 
-    def _in_body(self) -> bool:
-        return self.cycle is not None and bool(self.cycle.more_body)
+    def shutdown(self) -> None:
+        """Close the connection, after the answer that is due. uvicorn calls this when it stops."""
+        self.reader.shutdown()
 
-    def _arm(self, seconds: float | None) -> None:
+    # -- for readers -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def addresses(self) -> dict[str, tuple[str, int] | None]:
+        """The two ends of the connection, as an ASGI scope has them."""
+        ends = {"client": "peername", "server": "sockname"}
+        return {end: _address(self.transport.get_extra_info(name)) for end, name in ends.items()}
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing is read or written any more."""
+        return self._closed or self.transport.is_closing()
+
+    def set_reading(self, *, wanted: bool) -> None:
+        """Let the client send more, or make it wait."""
+        if wanted is not self._is_reading and not self.is_closing:
+            self._is_reading = wanted
+            (self.transport.resume_reading if wanted else self.transport.pause_reading)()
+
+    def set_deadline(self, seconds: float | None) -> None:
         """Set the deadline of what is to arrive; None for none."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._expire)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._deadline_passed)
 
-    def _expire(self) -> None:
-        """End the connection: what was to arrive has not."""
-        raise NotImplementedError  # each of the two connections below has its own way
+    @property
+    def has_deadline(self) -> bool:
+        """Whether something is to arrive by a certain time."""
+        return self._deadline is not None
 
-    def _refuse(self, status: int) -> None:
+    def _deadline_passed(self) -> None:
+        self._deadline = None
+        self.reader.deadline_passed()
+
+    def refuse(self, status: int) -> None:
+        """Answer with this status, and close the connection."""
         phrase, text = _REFUSALS[status]
         error = {"code": INVALID_REQUEST, "message": f"{text}; nothing was run."}
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
@@ -302,270 +364,15 @@ class _BoundedConnection(asyncio.Protocol):
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         if not self.transport.is_closing():
             self.transport.write(f"{head}{retry}Connection: close\r\n\r\n{body}".encode())
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the connection once all is written."""
         self._closed = True
-        self._arm(None)
+        self.set_deadline(None)
         self.transport.close()
 
 
-class _FramedConnection(_BoundedConnection, PlainConnection):
-    """Gives the parser one request at a time, and exactly its bytes.
-
-    A connection whose next request has no frame is handed to the strict parser, whole and for good.
-    """
-
-    strict: Callable[..., "_StrictConnection"]
-    config: Config
-    app_state: dict[str, Any]
-
-    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
-        super().__init__(config, *args, **more)
-        self._missing = 0
-        """The bytes of the request that was last begun that have yet to come."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the connection, or refuse it."""
-        super().connection_made(transport)
-        peer = peer_of(transport.get_extra_info("peername"))
-        if not self.limits.admit(peer):
-            self._refuse(503)
-            return
-        self._peer = peer
-        self._arm(self.limits.options.head_timeout_s)
-
-    def data_received(self, data: bytes) -> None:
-        """Read the request that has begun, or the next one."""
-        if self._closed or self.transport.is_closing():
-            return
-        if self._missing:
-            data = self._parse(data)
-            if not data:
-                return
-        if self._answering is not None or (self.cycle is not None and not self.cycle.response_complete):
-            self.keep_for_later(data)
-        elif self._held:
-            self._read_held(data)
-        else:
-            self._read(data)
-
-    def _read_held(self, more: bytes) -> None:
-        """Read the request that is held, once all that was missing has come."""
-        end = len(self._held)
-        self._held += more
-        if len(self._held) < self._wanted:
-            return
-        if self._wanted or has_head(self._held, max(0, end - _HEAD_END_BYTES)):
-            whole, self._wanted = bytes(self._held), 0
-            self._held.clear()
-            self._read(whole)
-        elif len(self._held) > self.limits.options.max_head_bytes:
-            self._refuse(431)
-
-    def _read(self, data: bytes) -> None:
-        """Read what begins with a request."""
-        if data[0] in b"\r\n":
-            data = _BLANK_LINES.sub(b"", data, count=1)  # clients may send line ends after a body
-            if not data:
-                return
-        if self.begin_plain(data):
-            if self._held:
-                self._arm(self.limits.options.body_timeout_s)
-            elif self._deadline is not None:
-                self._arm(None)
-            return
-        found = frame(data)
-        if found is not None and found.head <= self.limits.options.max_head_bytes:
-            self._begin(data, found)
-        elif found is not None:
-            self._refuse(431)
-        elif (data == b"\r" or data[:1].isupper()) and not has_head(data):
-            self._hold(data)
-        else:
-            self._hand_over(data)
-
-    def _begin(self, data: bytes, found: Frame) -> None:
-        """Let the parser have the request that the data begins with."""
-        if self._deadline is not None:
-            self._arm(None)
-        self._missing = found.head + found.body
-        rest = self._parse(data)
-        if rest and not self.transport.is_closing():
-            self.keep_for_later(rest)
-
-    def _hold(self, data: bytes) -> None:
-        """Hold the beginning of a head until the rest has come."""
-        self._unset_keepalive_if_required()
-        self._arm(self.limits.options.head_timeout_s)
-        self._held += data
-        if len(self._held) > self.limits.options.max_head_bytes:
-            self._refuse(431)
-
-    def _parse(self, data: bytes) -> bytes:
-        """Let the parser have what belongs to the request that has begun, and return the rest."""
-        part, rest = (data, b"") if len(data) <= self._missing else (data[: self._missing], data[self._missing :])
-        self._missing -= len(part)
-        super().data_received(part)
-        if bool(self._missing) != (self._deadline is not None):
-            self._arm(self.limits.options.body_timeout_s if self._missing else None)
-        return rest
-
-    def _is_answering(self) -> bool:
-        return self._answering is not None or super()._is_answering()
-
-    def _in_body(self) -> bool:
-        return self._missing > 0
-
-    def _can_probe(self) -> bool:
-        return not self._streams if self._answering is not None else super()._can_probe()
-
-    def on_response_complete(self) -> None:
-        """Begin the next request, if it has come already."""
-        super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
-        self.cycle.body = bytearray()  # what came of the body of a request that was refused before it was read
-        if self._later and not self._missing and not self.transport.is_closing():
-            self.read_later()
-        if self._sends_no_more and not self._is_answering():
-            self._close()
-
-    def eof_received(self) -> bool:
-        """Keep the connection for the answers that are due."""
-        keeps = super().eof_received()
-        self._is_last = self._is_last or (keeps and not self._later)
-        return keeps
-
-    def shutdown(self) -> None:
-        """Close the connection, after the answer to what has begun to arrive."""
-        if self._wanted:
-            held, self._missing, self._wanted = bytes(self._held), self._wanted, 0
-            self._held.clear()
-            self._parse(held)
-        super().shutdown()
-
-    def _hand_over(self, data: bytes) -> None:
-        """Leave the connection to the strict parser, which reads it from here on."""
-        self._arm(None)
-        self._unset_keepalive_if_required()
-        self.server_state.connections.discard(self)
-        strict = self.strict(config=self.config, server_state=self.server_state, app_state=self.app_state)
-        self._closed = True
-        self._forget_unread()
-        strict.take_over(
-            self.transport, self._peer, is_paused=self.flow.write_paused, sends_no_more=self._sends_no_more
-        )
-        self._peer = None
-        strict.data_received(data)
-
-    def _expire(self) -> None:
-        self._deadline = None
-        if self._held or (self._missing and not self.cycle.response_started):
-            self._refuse(408)
-        else:
-            self._close()
-
-
-class _StrictConnection(_BoundedConnection):
-    """A mixin for uvicorn's protocol over h11. It sees the bytes before that does, and what it has made of them.
-
-    h11 ignores a request to upgrade, and reads the body of such a request as a body (RFC 9110, 7.8). The parser
-    `httptools` takes the connection for another protocol's after such a head, and uvicorn goes on to give it what comes
-    next, which it then takes for the next request.
-    """
-
-    def __init__(self, config: Config, *args: Any, **more: Any) -> None:
-        super().__init__(config, *args, **more)
-        self._head_bytes = 0
-        """How much has come since the last request, without its body."""
-        self._to_parse = bytearray()
-        self._reading: asyncio.Handle | None = None
-
-    def take_over(
-        self, transport: asyncio.Transport, peer: str | None, *, is_paused: bool, sends_no_more: bool
-    ) -> None:
-        """Read the connection from now on; `is_paused` says whether its client has yet to read what was written."""
-        self._peer = peer
-        self._sends_no_more = sends_no_more
-        self.connection_made(transport)
-        transport.set_protocol(self)
-        if is_paused:
-            self.pause_writing()
-
-    def data_received(self, data: bytes) -> None:
-        """Parse what arrives in parts, as long as it keeps to the bounds.
-
-        Each part has a turn of its own: h11 takes several microseconds for a chunk, which may have one byte.
-        """
-        self._to_parse += data
-        if self._reading is None:
-            self._read_part()
-
-    def _read_next(self) -> None:
-        self._reading = self.loop.call_soon(self._read_part)
-
-    def _read_part(self) -> None:
-        self._reading = None
-        if self._closed or self.transport.is_closing():
-            return
-        if self._is_answering() and not self._in_body():
-            self.transport.pause_reading()  # the next request waits for the answer
-            return
-        part = bytes(self._to_parse[:_PART_BYTES])
-        del self._to_parse[:_PART_BYTES]
-        self._parse(part)
-        if self.transport.is_closing():
-            return
-        if self._to_parse:
-            self.transport.pause_reading()
-            self._read_next()
-        elif not self.flow.read_paused:
-            self.transport.resume_reading()
-
-    def _parse(self, part: bytes) -> None:
-        request, in_body = self.cycle, self._in_body()
-        if not in_body and not self._is_answering() and not self._head_bytes:
-            self._arm(self.limits.options.head_timeout_s)
-        try:
-            super().data_received(part)
-        except h11.LocalProtocolError:
-            self._close()  # the rest of a body is wrong, and the answer has begun: uvicorn tries to send another one
-        if self.transport.is_closing():
-            self._arm(None)
-            if self._is_answering():
-                self.cycle.disconnected = True  # the app's answer would follow another one, of the parser
-        elif self.cycle is not request:
-            self._has_begun()
-        elif in_body:
-            if not self._in_body():
-                self._arm(None)
-        else:
-            self._head_bytes += len(part)
-            if self._head_bytes > self.limits.options.max_head_bytes and not self._is_answering():
-                self._refuse(431)
-
-    def on_response_complete(self) -> None:
-        """Watch over the next request, if it has come already."""
-        request = self.cycle
-        super().on_response_complete()  # type: ignore[misc]  # uvicorn's protocol beside it has it
-        if self.cycle is not request:
-            self._has_begun()
-        elif self._sends_no_more and not self._to_parse:
-            self._close()
-        if self._to_parse and self._reading is None:
-            self._read_next()
-
-    def _is_due(self) -> bool:
-        return bool(self._to_parse) or super()._is_due()
-
-    def _has_begun(self) -> None:
-        self._head_bytes = 0
-        self._arm(self.limits.options.body_timeout_s if self._in_body() else None)
-
-    def _expire(self) -> None:
-        self._deadline = None
-        if self._in_body() and self.cycle.response_started:
-            self._close()
-        elif self._head_bytes or self._in_body():
-            self._refuse(408)
-        else:
-            self._close()
+def _address(found: object) -> tuple[str, int] | None:
+    """A host and a port; None for a socket in the file system."""
+    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None

@@ -16,6 +16,7 @@ _FRAMING: Final = re.compile(
     rb"\n(content-length|host|transfer-encoding|(?:proxy-)?connection|upgrade|expect):[\t ]*([^\r]*)", re.IGNORECASE
 )
 """The headers that say where a request ends, whose it is, or that its connection is to become another one."""
+_BLANK_LINES: Final = re.compile(rb"(?:\r\n)+")
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _PLAIN_CONNECTIONS: Final = (b"keep-alive", b"close")
 _MAX_LENGTH_DIGITS: Final = 15
@@ -28,13 +29,20 @@ class Frame(NamedTuple):
     body: int
 
 
-def has_head(data: bytes | bytearray, start: int = 0) -> bool:
-    r"""Whether the data after `start` has the end of a head, as any parser may see it.
+def skip_blank_lines(data: bytearray) -> None:
+    """Drop the line ends that the data begins with: clients may send them after a body (RFC 9112, 2.2)."""
+    if found := _BLANK_LINES.match(data):
+        del data[: found.end()]
 
-    >>> has_head(b"GET / HTTP/1.1\r\n\r\n"), has_head(b"GET / HTTP/1.1\n\n"), has_head(b"GET / HTTP/1.1\r\n")
-    (True, True, False)
+
+def head_size(data: bytes | bytearray, start: int = 0) -> int | None:
+    r"""The size of the head that the data begins with, as any parser may see it; None if its end is not after `start`.
+
+    >>> head_size(b"GET / HTTP/1.1\r\n\r\n{}"), head_size(b"GET / HTTP/1.1\n\n"), head_size(b"GET / HTTP/1.1\r\n")
+    (18, 16, None)
     """
-    return _HEAD_END.search(data, start) is not None
+    found = _HEAD_END.search(data, start)
+    return None if found is None else found.end()
 
 
 def frame(data: bytes) -> Frame | None:

@@ -1,29 +1,46 @@
-"""The HTTP+SSE transport of 2024-11-05, for old clients."""
+"""The HTTP+SSE transport of 2024-11-05, for old clients: a stream of events, and POSTs to the address that it names."""
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote, urlencode
+from uuid import uuid4
 
-import anyio
-from mcp.server.lowlevel import Server
-from mcp.server.sse import SseServerTransport
+from starlette.datastructures import QueryParams
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
 
 from toolcrib.errors import NotStarted
+from toolcrib.protocol.messages import InvalidMessage, decode
+from toolcrib.server.auth.authentication import credential_of
+from toolcrib.server.duplex import DuplexConnection
 from toolcrib.server.engine import Engine
-from toolcrib.server.handlers import ToolServer
+from toolcrib.server.exchange import request_caller
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
-from toolcrib.server.http.endpoint import ReplayBody, read_body
+from toolcrib.server.http.requests import Answer, HttpRequest, head_of, method_not_allowed
+from toolcrib.server.http.streams import EventStream
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator
 
+logger = logging.getLogger(__name__)
+
 STREAM_PATH: Final = "/sse"
-
-
 _MESSAGES_PATH: Final = "/messages/"
+_ID_PARAMETER: Final = "session_id"
+
+
+def _text(status: HTTPStatus, text: str) -> Answer:
+    return Answer.of(PlainTextResponse(text, status_code=status))
+
+
+_ACCEPTED: Final = _text(HTTPStatus.ACCEPTED, "Accepted")
+_NO_ID: Final = _text(HTTPStatus.BAD_REQUEST, f"{_ID_PARAMETER} is required")
+_NOT_FOUND: Final = _text(HTTPStatus.NOT_FOUND, "Could not find session")
+_NO_MESSAGE: Final = _text(HTTPStatus.BAD_REQUEST, "Could not parse message")
 
 
 def sse_app(
@@ -37,72 +54,98 @@ def sse_app(
     routes: Sequence[BaseRoute] = (),
     state: StateStore | None = None,  # noqa: ARG001 - a connection of this transport belongs to one process
 ) -> HttpApp:
-    """The ASGI app for an engine and its old clients, to serve by itself or mount in another app.
+    """The ASGI app for a server and its old clients, to serve by itself or mount in another app.
 
     Clients connect to `/sse` below its mount; with `anywhere`, to every path except the health endpoints. Its lifespan
     runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing authenticates
     them.
     """
     return HttpApp(
-        SseEndpoint(ToolServer(engine), options),
+        SseEndpoint(engine),
+        engine,
         options,
         ready=ready,
         authenticator=authenticator,
         paths=None if anywhere else (STREAM_PATH, _MESSAGES_PATH),
-        end_streams=engine.end_streams,
         owner=owner,
         routes=routes,
-        refused=engine.report_refusal,
-        count_refusal=engine.count_refusal,
     )
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """A client whose stream is open."""
+
+    connection: DuplexConnection
+    credential: object
+    """Who alone may send messages for it."""
+    stream: EventStream
 
 
 class SseEndpoint:
     """Answers a GET with an event stream, and POSTs to the address that the stream's first event names."""
 
-    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
-        self._server = server
-        self._options = options
-        self._transport: SseServerTransport | None = None
-        self._streams: set[anyio.CancelScope] = set()
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._is_running = False
+        self._sessions: dict[str, _Session] = {}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Hold streams, which end with this context."""
-        self._transport = SseServerTransport(_MESSAGES_PATH, max_request_body_size=self._options.max_body_bytes)
+        self._is_running = True
         try:
             yield
         finally:
-            self._transport = None
+            self._is_running = False
             self.end_session_streams()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Raises `NotStarted` outside of `running`."""
-        transport = self._transport
-        if transport is None:
+    async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:
+        """Answer one request. Raises `NotStarted` outside of `running`."""
+        if not self._is_running:
             raise NotStarted("The server is not running.")
-        if scope["method"] == "POST":
-            body = await read_body(self._options, scope, receive, send)
-            if body is not None:
-                await transport.handle_post_message(scope, ReplayBody(body, receive), send)
-        elif scope["method"] != "GET":
-            answer = PlainTextResponse("Method Not Allowed", status_code=405, headers={"Allow": "GET, POST"})
-            await answer(scope, receive, send)
-        else:
-            await self._stream(transport, scope, receive, send)
+        if request.method == "POST":
+            return await self._receive(request, body)
+        return await self._stream(request) if request.method == "GET" else method_not_allowed("GET", "POST")
 
     def end_session_streams(self) -> None:
         """End every stream, and its session with it."""
-        for stream in tuple(self._streams):
-            stream.cancel()
+        for session in self._sessions.values():
+            session.stream.ended.set()
 
-    async def _stream(self, transport: SseServerTransport, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run a session for as long as its stream is open."""
-        async with transport.connect_sse(scope, receive, send) as (incoming, outgoing):
-            with anyio.CancelScope() as stream:
-                self._streams.add(stream)
-                try:
-                    # A cancelled session closes its streams, which ends the response cleanly.
-                    await self._server.run(incoming, outgoing, self._server.create_initialization_options())
-                finally:
-                    self._streams.discard(stream)
+    async def _stream(self, request: HttpRequest) -> Answer | None:
+        """Serve a session for as long as its stream is open."""
+        session_id, stream = uuid4().hex, EventStream(request)
+        connection = DuplexConnection(self._engine, stream.send, name=session_id, caller=request_caller(request.scope))
+        self._sessions[session_id] = _Session(connection, credential_of(request.scope), stream)
+        inbox = quote(str(request.scope.get("root_path", "")).rstrip("/") + _MESSAGES_PATH)
+        try:
+            with request.ending_with_client():
+                await stream.open()
+                await request.write(f"event: endpoint\r\ndata: {inbox}?{_query(session_id)}\r\n\r\n".encode())
+                async with connection.serving():
+                    await stream.ended.wait()
+        finally:
+            del self._sessions[session_id]
+            stream.close()
+        await request.end()
+        return None
+
+    async def _receive(self, request: HttpRequest, body: bytes) -> Answer | None:
+        session_id = QueryParams(request.scope.get("query_string", b"")).get(_ID_PARAMETER)
+        if session_id is None:
+            return _NO_ID
+        session = self._sessions.get(session_id)
+        if session is None or session.credential != credential_of(request.scope):
+            return _NOT_FOUND
+        try:
+            message = decode(body)
+        except InvalidMessage:
+            return _NO_MESSAGE
+        await request.respond(_ACCEPTED)
+        await session.connection.receive_message(message, head_of(request))
+        return None
+
+
+def _query(session_id: str) -> str:
+    return urlencode({_ID_PARAMETER: session_id})

@@ -6,9 +6,8 @@ Listening sockets are bound here, handed to worker processes, and taken over by 
 import asyncio
 import contextlib
 import copy
-import json
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,21 +16,22 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 import uvicorn
-from mcp_types import CONNECTION_CLOSED
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
 
 from toolcrib.errors import SettingsError
+from toolcrib.middleware.admission import CountRefusal
+from toolcrib.protocol.failures import CONNECTION_CLOSED
 from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import url_host
-from toolcrib.server.http.connections import RepeatedWarnings, bounded_protocol
+from toolcrib.server.http.connections import Connection, ConnectionLimits, RepeatedWarnings
+from toolcrib.server.http.reader import Heads, PlainReader, Serving
+from toolcrib.server.http.requests import Answer, HttpRequest
+from toolcrib.server.http.strict import StrictReader, WatchedApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.plain_connection import Awaited, PlainAnswer, PlainRequest, SendEvent
 from toolcrib.server.processes.stopping import SHUTTING_DOWN, wait_for_stop
 
-RUNNING_KEY: Final = "toolcrib.running"
-"""ASGI scope key: the `RunningRequest` of a POST, where this process serves the app by itself."""
 _ACCEPTED_AT_ONCE: Final = 64
 """Connections that asyncio accepts in one turn."""
 _RESTART_S: Final = 5
@@ -41,11 +41,12 @@ _HAND_OVER_S: Final = 2.0
 _POLL_S: Final = 0.05
 FLUSH_S: Final = 0.2
 """How long clients have to read the last responses at shutdown, in seconds."""
-_SHUTDOWN_ERROR: Final = {
-    "jsonrpc": "2.0",
-    "id": None,
-    "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
-}
+
+_SHUTTING_DOWN: Final = JSONResponse(
+    {"jsonrpc": "2.0", "id": None, "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN}},
+    status_code=503,
+    headers={"Retry-After": str(_RESTART_S)},
+)
 _BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
 
@@ -64,47 +65,33 @@ class SharedAddress:
     """
 
 
-class RunningRequest:
-    """A POST that is being served. May be cancelled, by the shutdown or because its client has left."""
+class _Running:
+    """A POST that is being served."""
 
-    __slots__ = ("_send", "_task", "has_begun", "is_cancelled", "is_refused", "scope")
+    __slots__ = ("_cancel", "has_begun", "is_refused")
 
-    def __init__(self, send: Send | None = None) -> None:
-        """Without `send`, its answer is written whole."""
-        self._send = send
-        self._task = asyncio.current_task()
-        self.scope: anyio.CancelScope | None = None
-        """What to cancel, where that is not the task itself."""
-        self.is_cancelled = False
+    def __init__(self, cancel: Callable[[], object]) -> None:
+        self._cancel = cancel
         self.is_refused = False
         """Whether the shutdown has cancelled it."""
         self.has_begun = False
         """Whether the response has."""
 
-    def send(self, message: Message) -> Awaitable[None]:
-        """ASGI `send`."""
-        assert self._send is not None  # noqa: S101 - only ASGI apps call this
-        self.has_begun = True
-        return self._send(message)
-
-    def cancel(self) -> None:
-        """Cancel the request, unless that has been done."""
-        if self.is_cancelled:
-            return
-        self.is_cancelled = True
-        if self.scope is not None:
-            self.scope.cancel()
-        elif self._task is not None:
-            self._task.cancel()
+    def refuse(self) -> None:
+        """Cancel it, unless that has been done."""
+        if not self.is_refused:
+            self.is_refused = True
+            self._cancel()
 
 
 class InFlightRequests:
-    """ASGI middleware: tracks running POST requests, so that a shutdown can wait for them and cancel the rest."""
+    """Tracks running POST requests of an app, so that a shutdown can wait for them and cancel the rest."""
 
-    def __init__(self, app: ASGIApp | AsgiApp) -> None:
+    def __init__(self, app: AsgiApp) -> None:
         self._app = app
-        self._read_plain = app.read_plain if isinstance(app, AsgiApp) else None
-        self._running: set[RunningRequest] = set()
+        self.paths = app.direct_paths
+        """Where POSTs need no ASGI."""
+        self._running: set[_Running] = set()
         self.is_retiring = False
         """Whether every response asks its client to close the connection: another process accepts the next one."""
         self._idle: anyio.Event | None = None
@@ -119,64 +106,54 @@ class InFlightRequests:
     def cancel_all(self) -> None:
         """Cancel running requests; each is answered with an error."""
         for running in tuple(self._running):
-            running.is_refused = True
-            running.cancel()
+            running.refuse()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request as an ASGI app."""
         if self.is_retiring and scope["type"] == "http":
             send = _closing(send)
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        scope[RUNNING_KEY] = running = RunningRequest(send)
-        self._running.add(running)
-        try:
-            await self._app(scope, receive, running.send)
-        except asyncio.CancelledError:
-            if not _was_cancelled_here(running):
-                raise
-        finally:
-            self._ended(running)
+
+        async def send_noted(message: Message) -> None:
+            running.has_begun = True
+            await send(message)
+
+        with anyio.CancelScope() as cancelled:
+            running = _Running(cancelled.cancel)
+            self._running.add(running)
+            try:
+                await self._app(scope, receive, send_noted)
+            finally:
+                self._ended(running)
         if running.is_refused and not running.has_begun:
-            headers = {"Retry-After": str(_RESTART_S)}
-            await JSONResponse(_SHUTDOWN_ERROR, status_code=503, headers=headers)(scope, receive, send)
+            await _SHUTTING_DOWN(scope, receive, send)
 
-    def read_plain(self, data: bytes) -> PlainRequest | Awaited | None:
-        """Read a request that the app answers without ASGI; None for any other."""
-        if self._read_plain is None or self.is_retiring:
-            return None
-        request: PlainRequest | Awaited | None = self._read_plain(data)
-        if request is None or isinstance(request, Awaited):
-            return request
-        return PlainRequest(partial(self._answer_plain, request.answer), request.ends_with_connection)
-
-    async def _answer_plain(
-        self, answer: Callable[[SendEvent], Awaitable[PlainAnswer]], send_event: SendEvent
-    ) -> PlainAnswer:
-        running = RunningRequest()
+    async def serve(self, request: HttpRequest) -> None:
+        """Serve a request that did not come over ASGI, in a task of its own."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        running = _Running(task.cancel)  # cheaper than a scope, as nothing else runs in the task
         self._running.add(running)
         try:
-            return await answer(send_event)
+            await self._app.serve(request)
         except asyncio.CancelledError:
-            if not _was_cancelled_here(running):
+            if not running.is_refused:
                 raise
+            task.uncancel()
+            if request.has_begun:
+                await request.end()
+            else:
+                await request.respond(Answer.of(_SHUTTING_DOWN))
         finally:
             self._ended(running)
-        return PlainAnswer(503, json.dumps(_SHUTDOWN_ERROR).encode(), b"retry-after: %d\r\n" % _RESTART_S)
 
-    def _ended(self, running: RunningRequest) -> None:
+    def _ended(self, running: _Running) -> None:
         self._running.discard(running)
         if self._idle is not None and not self._running:
             self._idle.set()
             self._idle = None
-
-
-def _was_cancelled_here(running: RunningRequest) -> bool:
-    """Whether nothing but `cancel` has cancelled the task of a request; the task goes on then."""
-    if not running.is_cancelled or running.scope is not None:
-        return False
-    task = asyncio.current_task()
-    return task is None or task.uncancel() <= 0
 
 
 def _closing(send: Send) -> Send:
@@ -230,6 +207,16 @@ class _HttpServer(uvicorn.Server):
         return not self.server_state.connections
 
 
+def connection_type(options: HttpOptions, serving: Serving, count_refusal: CountRefusal | None = None) -> Any:
+    """What makes uvicorn's protocol for each connection. `count_refusal` counts refused ones, by the setting."""
+    limits, heads = ConnectionLimits(options, count_refusal), Heads(serving.paths)
+
+    def first_reader(connection: Connection) -> PlainReader:
+        return PlainReader(connection, serving, heads, StrictReader)
+
+    return partial(Connection, limits, first_reader)
+
+
 async def serve_http(
     app: AsgiApp,
     options: HttpOptions,
@@ -246,7 +233,7 @@ async def serve_http(
     """
     in_flight = InFlightRequests(app)
     config = uvicorn.Config(
-        in_flight,
+        WatchedApp(in_flight),
         host=options.host,
         port=options.port,
         lifespan="off",
@@ -255,7 +242,7 @@ async def serve_http(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        http=bounded_protocol(options, in_flight.read_plain, app.count_refusal),
+        http=connection_type(options, in_flight, app.count_refusal),
         ws="none",  # a request for a websocket is answered as if it did not ask for one
         h11_max_incomplete_event_size=2 * options.max_head_bytes,  # smaller ones are refused by the protocol
         backlog=_backlog(is_shared=shared is not None),

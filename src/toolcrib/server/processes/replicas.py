@@ -18,21 +18,22 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import anyio
 import anyio.abc
-from starlette.datastructures import Headers
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from toolcrib.errors import ConnectionLost, StateUnavailable
 from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.headers import SESSION_HEADER
 from toolcrib.server.context import error_response
-from toolcrib.server.exchange import REPLICA_KEY, SESSION_HEADER
+from toolcrib.server.exchange import REPLICA_KEY
 from toolcrib.server.http.app import Endpoint
+from toolcrib.server.http.requests import Answer, HttpRequest
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import RemoteStore, StateCodec, StateStore
 from toolcrib.state.coordination import Leases
@@ -74,6 +75,7 @@ _GONE: Final = ConnectionLost(
     "taken effect, and was not run again.",
     hint="Check what it has done before you call again.",
 )
+_NO_ANSWER: Final = Answer.of(error_response(502, _GONE))
 _MAX_INFO: Final = 200
 """Characters of a client's name, its version and the name of a capability in an id that would be too long."""
 _TEXTS: Final[StateCodec[str]] = StateCodec(str, str)
@@ -253,47 +255,41 @@ class Replicas:
 
     # -- passing requests on -----------------------------------------------------------------------------------------
 
-    async def forward(self, url: str, scope: Scope, body: bytes, receive: Receive, send: Send) -> bool:
-        """Have another process serve the request; false if it cannot be reached, so that nothing was run.
+    async def forward(self, url: str, request: HttpRequest, body: bytes) -> bool:
+        """Have another process answer the request; false if it cannot be reached, so that nothing was run.
 
         The request ends when its client disconnects, and with an error when the other process is gone.
         """
         outcome: bool | None = None
-        async with anyio.create_task_group() as group:
+        with request.ending_with_client():
+            async with anyio.create_task_group() as group:
 
-            async def until_disconnect() -> None:
-                while (await receive())["type"] != "http.disconnect":
-                    pass
+                async def until_gone() -> None:
+                    nonlocal outcome
+                    while url in self._known.values() or self._is_away():  # noqa: ASYNC110 - heartbeats are polled
+                        await anyio.sleep(_HEARTBEAT_S)
+                    outcome = None
+                    group.cancel_scope.cancel()
+
+                group.start_soon(until_gone)
+                outcome = await self._pass_on(url, request, body)
                 group.cancel_scope.cancel()
-
-            async def until_gone() -> None:
-                nonlocal outcome
-                while url in self._known.values() or self._is_away():  # noqa: ASYNC110 - heartbeats are polled
-                    await anyio.sleep(_HEARTBEAT_S)
-                outcome = None
-                group.cancel_scope.cancel()
-
-            group.start_soon(until_disconnect)
-            group.start_soon(until_gone)
-            relay = _Relay(scope, receive, send)
-            outcome = await self._pass_on(url, scope, body, relay)
-            group.cancel_scope.cancel()
-        if outcome is None and not relay.has_begun:
-            await error_response(502, _GONE)(scope, receive, send)
+        if outcome is None and not request.has_begun:
+            await request.respond(_NO_ANSWER)
         return outcome is not False
 
-    async def _pass_on(self, url: str, scope: Scope, body: bytes, relay: "_Relay") -> bool | None:
+    async def _pass_on(self, url: str, request: HttpRequest, body: bytes) -> bool | None:
         """Whether the request was answered; False if nothing was sent, None if the answer was lost."""
         place, _, path = url.partition("#")
         is_here = _has_socket(url)
         if path and not is_here and place == self._url.partition("#")[0]:
             self._avoid(url, FileNotFoundError("its socket is gone"))
             return False
-        head = self._head(url, scope)
+        head = self._head(url, request.scope)
         try:
             response = await self._client_of(path if is_here else "").send(head, body, connect_s=_CONNECT_S)
             try:
-                await relay.send_all(response)
+                await _relay(response, request)
             finally:
                 await response.aclose()
         except ExchangeError as error:
@@ -326,10 +322,9 @@ class Replicas:
 class ReplicaEndpoint:
     """An endpoint that passes on the requests that belong to another process."""
 
-    def __init__(self, endpoint: Endpoint, replicas: Replicas, options: HttpOptions) -> None:
+    def __init__(self, endpoint: Endpoint, replicas: Replicas) -> None:
         self._endpoint = endpoint
         self._replicas = replicas
-        self._options = options
 
     def end_session_streams(self) -> None:
         """End the event streams of sessions."""
@@ -341,97 +336,47 @@ class ReplicaEndpoint:
         async with self._endpoint.running(), self._replicas.running():
             yield
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request here or elsewhere."""
-        headers = Headers(scope=scope)
-        scope = {**scope, REPLICA_KEY: self._replicas.id}
+    async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:
+        """Answer one request here or elsewhere."""
+        request.scope = {**request.scope, REPLICA_KEY: self._replicas.id}
+        for _ in range(_MAX_OWNERS):
+            url = await self._place_of(request, body)
+            if url is None:
+                break
+            if await self._replicas.forward(url, request, body):
+                return None
+            if _FORWARDED in request.headers:
+                break
+        return await self._endpoint.answer(request, body)
+
+    async def _place_of(self, request: HttpRequest, body: bytes) -> str | None:
+        """The address of the process that has to answer a request; None if it is this one."""
+        headers = request.headers
+        if _FORWARDED in headers:  # it may have been meant for another process of this machine
+            replica = headers.get(_FOR, "")
+            return await self._replicas.neighbor(replica) if replica else None
         session = headers.get(SESSION_HEADER)
-        if _FORWARDED in headers:
-            await self._serve_forwarded(headers.get(_FOR, ""), scope, receive, send)
-            return
-        if session is None and scope["method"] != "POST":
-            await self._endpoint(scope, receive, send)
-            return
-        if session is not None and await self._replicas.owner_of(session) is None:
-            await self._endpoint(scope, receive, send)
-            return
-        read = await self._read(receive) if scope["method"] == "POST" else _ReadBody(b"", [])
-        for _ in range(_MAX_OWNERS if read.is_whole else 0):
-            asker = self._replicas.asker_of(read.body) if session is None else self._replicas.owner_of(session)
-            if (url := await asker) is None:
-                break
-            if await self._replicas.forward(url, scope, read.body, receive, send):
-                return
-        await self._endpoint(scope, read.again(receive), send)
-
-    async def _serve_forwarded(self, replica: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve what another process has passed on: here, or in the process of this machine that it was meant for."""
-        neighbor = await self._replicas.neighbor(replica) if replica else None
-        if neighbor is not None:
-            read = await self._read(receive) if scope["method"] == "POST" else _ReadBody(b"", [])
-            if read.is_whole and await self._replicas.forward(neighbor, scope, read.body, receive, send):
-                return
-            receive = read.again(receive)
-        await self._endpoint(scope, receive, send)
-
-    async def _read(self, receive: Receive) -> "_ReadBody":
-        """Read the body, but no more than the endpoint accepts."""
-        messages, size = list[Message](), 0
-        while size <= self._options.max_body_bytes:
-            message = await receive()
-            messages.append(message)
-            if message["type"] != "http.request":
-                break
-            size += len(message.get("body", b""))
-            if not message.get("more_body"):
-                return _ReadBody(b"".join(one.get("body", b"") for one in messages), messages)
-        return _ReadBody(b"", messages, is_whole=False)
+        if session is not None:
+            return await self._replicas.owner_of(session)
+        return await self._replicas.asker_of(body)
 
 
-@dataclass(slots=True)
-class _ReadBody:
-    body: bytes
-    messages: list[Message]
-    is_whole: bool = True
-    """Whether all of it was read; what is too large, or was broken off, is for the endpoint to refuse."""
+async def _relay(response: HttpResponse, request: HttpRequest) -> None:
+    """Send the response of another process to the client: an event stream as it arrives, anything else as a whole.
 
-    def again(self, receive: Receive) -> Receive:
-        """ASGI `receive` that returns what was read first."""
-
-        async def receive_again() -> Message:
-            return self.messages.pop(0) if self.messages else await receive()
-
-        return receive_again
-
-
-class _Relay:
-    """Sends the response of another process to the client: an event stream as it arrives, anything else as a whole."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self.has_begun = False
-        """Whether the client has got a part of it."""
-
-    async def send_all(self, response: HttpResponse) -> None:
-        """Send the response. Raises as the connection to the other process does."""
-        kept = [(name, value) for name, value in response.headers if name not in _HOP_BY_HOP]
-        start = {"type": "http.response.start", "status": response.status, "headers": kept}
-        if not response.header(b"content-type").startswith("text/event-stream"):
-            body = b"".join([part async for part in response])
-            self.has_begun = True
-            await self._send({**start, "headers": [*kept, (b"content-length", str(len(body)).encode())]})
-            await self._send({"type": "http.response.body", "body": body})
-            return
-        self.has_begun = True
-        await self._send(start)
-        try:
-            async for part in response:
-                await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        finally:  # the client opens a stream again that has ended
-            with anyio.move_on_after(1, shield=True):
-                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+    Raises as the connection to the other process does.
+    """
+    lines = tuple((name, value) for name, value in response.headers if name not in _HOP_BY_HOP)
+    if not response.header(b"content-type").startswith("text/event-stream"):
+        await request.respond(Answer(response.status, b"".join([part async for part in response]), lines))
+        return
+    await request.start(response.status, lines)
+    try:
+        async for part in response:
+            await request.write(part)
+    finally:  # the client opens a stream again that has ended
+        with anyio.move_on_after(1, shield=True):
+            await request.end()
 
 
 def _digest(caller: Caller) -> str:

@@ -1,4 +1,4 @@
-"""Plain requests on a connection: in any order, in pieces and badly formed, they are answered as others are."""
+"""Requests on a connection: in any order, in pieces and badly formed, they are answered as the strict parser has it."""
 
 import contextlib
 import json
@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 from tests.server.conftest import TOKENS, PerTenant, crib, native
-from tests.server.test_direct import TOOLS, Both, Exchange, Wire, call, listing, request_bytes, run
+from tests.server.test_requests import TOOLS, Exchange, Served, call, listing, request_bytes, run
+from tests.server.wire import Wire
 
 from toolcrib.server.auth.authentication import StaticTokens
 from toolcrib.server.http.endpoint import http_app
+from toolcrib.server.http.strict import StrictReader
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.process import InFlightRequests
 from toolcrib.types import Context, Object, ToolResult
@@ -22,11 +24,11 @@ HEAD, _, BODY = PLAIN.partition(b"\r\n\r\n")
 
 
 @contextlib.asynccontextmanager
-async def both() -> AsyncIterator[Both]:
+async def both() -> AsyncIterator[Served]:
     async with crib(*TOOLS, handler=run, policy=PerTenant(), surfaces=["direct"]) as served:
         app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         async with app.running():
-            yield Both(served, app)
+            yield Served(served, app, app)
 
 
 async def answers(wire: Wire, count: int) -> list[tuple[int, list[tuple[bytes, bytes]], bytes]]:
@@ -80,13 +82,14 @@ ODD_HEADS = {
 async def test_an_unusual_head_is_answered_as_the_servers_own_parser_would_have_it(sent: bytes, apart: bool) -> None:
     async with both() as served:
         received = []
-        for reads_plain in (True, False):
-            wire = served.connected()
-            if not reads_plain:
-                wire.protocol.read_plain = None
+        for paths in (served.app.direct_paths, frozenset[str]()):
+            requests = InFlightRequests(served.app)
+            requests.paths = paths
+            wire = served.connected(requests)
             for part in (sent[: -len(BODY)], BODY) if apart else (sent,):
                 wire.protocol.data_received(part)
-            received.append((await answers(wire, 1), wire.closed))
+            ((status, headers, content),) = await answers(wire, 1)
+            received.append((status, sorted(headers), content, wire.closed))
             wire.protocol.connection_lost(None)
         assert received[0] == received[1]
 
@@ -104,15 +107,14 @@ async def test_a_request_in_pieces_is_answered_like_a_whole_one() -> None:
             assert await answers(wire, 1) == whole
 
 
-async def test_a_head_and_its_body_that_come_apart_do_not_reach_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_and_its_body_that_come_apart_do_not_reach_the_strict_parser() -> None:
     async with both() as served:
         wire = served.connected()
-        begun = wire.protocol.cycle
         for cut in (len(HEAD) + 4, len(HEAD) + 9, len(PLAIN) - 1):
             wire.protocol.data_received(PLAIN[:cut])
             wire.protocol.data_received(PLAIN[cut:])
             assert (await answers(wire, 1))[0][0] == 200
-        assert wire.protocol.cycle is begun is None
+        assert not isinstance(wire.protocol.reader, StrictReader)
         wire.protocol.data_received(PLAIN[:-1])
         wire.protocol.data_received(PLAIN[-1:] + PLAIN)
         assert [status for status, _, _ in await answers(wire, 2)] == [200, 200]
@@ -123,7 +125,7 @@ async def test_a_body_that_does_not_come_ends_the_connection() -> None:
     async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
         app = http_app(served.engine, HttpOptions(body_timeout_s=0.02), ready=lambda: (True, {}))
         async with app.running():
-            wire = Both(served, app).connected()
+            wire = Served(served, app, app).connected()
             wire.protocol.data_received(PLAIN[: len(HEAD) + 9])
             with anyio.fail_after(5):
                 while not wire.closed:
@@ -169,7 +171,7 @@ async def test_a_plain_call_ends_when_its_connection_does() -> None:
         app = http_app(served.engine, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
         async with app.running():
             requests = InFlightRequests(app)
-            wire = Both(served, app).connected(requests)
+            wire = Served(served, app, app).connected(requests)
             wire.protocol.data_received(request_bytes(call("slow")))
             with anyio.fail_after(5):
                 await begun.wait()
@@ -198,7 +200,7 @@ async def test_a_revoked_token_is_refused_on_an_open_connection() -> None:
     async with crib(*TOOLS, handler=run, policy=PerTenant(), surfaces=["direct"]) as served:
         app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=accepted)
         async with app.running():
-            wire = Both(served, app).connected()
+            wire = Served(served, app, app).connected()
             wire.protocol.data_received(PLAIN)
             assert (await answers(wire, 1))[0][0] == 200
             accepted.replace([])

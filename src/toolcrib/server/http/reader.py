@@ -1,0 +1,473 @@
+"""Reads MCP requests from the bytes of a connection, and writes their answers.
+
+A client usually sends a POST as one piece or two, whose head leaves nothing open, and waits for the answer. Such
+requests are read here, one after the other. What begins with anything else is handed over to the strict parser, with
+the whole connection, and stays there: nothing is parsed by two parsers that may disagree.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from starlette.types import Scope
+
+from toolcrib.server.http.connections import Connection, Reader
+from toolcrib.server.http.framing import frame, head_size, skip_blank_lines
+from toolcrib.server.http.requests import JSON_LINE, Answer, HttpRequest, Lines, read_headers
+
+logger = logging.getLogger(__name__)
+
+_POST: Final = b"POST "
+_HEAD_END: Final = b"\r\n\r\n"
+_SPLIT_END_BYTES: Final = 3
+"""The most of the end of a head that may have come before the rest of it."""
+_MAX_HEADS: Final = 1024
+_MAX_KEPT_HEAD_BYTES: Final = 4096
+"""Of a head that is remembered."""
+_SMALL_BODY_BYTES: Final = 16 * 1024
+"""A body up to this size is awaited before its request is looked at, as it is usually sent right after its head."""
+_MAX_BUFFERED_BYTES: Final = 64 * 1024
+"""Of a larger body, how much is read before something asks for it."""
+_MAX_JOINED_BYTES: Final = 64 * 1024
+"""Of an answer that is written together with its head."""
+_JSON_LINES: Final = b"%b: %b\r\n" % JSON_LINE
+_CLOSING: Final = b"connection: close\r\n"
+
+
+class Serving(Protocol):
+    """What answers the requests."""
+
+    paths: frozenset[str]
+    """Where they are answered; requests for other paths are for the ASGI app."""
+    is_retiring: bool
+    """Whether every answer asks its client to close the connection."""
+
+    async def serve(self, request: HttpRequest) -> None:
+        """Answer a request. Raises nothing that its client could cause."""
+
+
+class Head:
+    """The head of a POST; shared by all requests with the same one."""
+
+    __slots__ = ("closes", "headers", "length", "memo", "scope", "size")
+
+    def __init__(self, data: bytes, size: int, length: int) -> None:
+        self.size = size
+        """Of the head, in bytes."""
+        self.length = length
+        """Of the body, in bytes."""
+        first, *lines = data[: size - len(_HEAD_END)].split(b"\r\n")
+        pairs = [(name.lower(), value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in lines)]
+        path = first.split(b" ")[1]
+        self.closes = any(name == b"connection" and value.lower() == b"close" for name, value in pairs)
+        self.scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": "POST",
+            "path": path.decode(),
+            "raw_path": path,
+            "root_path": "",
+            "query_string": b"",
+            "headers": pairs,
+        }
+        self.headers = read_headers(pairs)
+        self.memo: dict[Any, Any] = {}
+
+
+class Heads:
+    """Reads heads, and remembers recent ones: a client sends the same head again and again."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        """`paths` are those of which requests are read."""
+        self._paths = frozenset(path.encode() for path in paths)
+        self._known: dict[bytes, Head] = {}
+        """By their digests, as they contain tokens."""
+        self._salt = secrets.token_bytes(16)
+
+    def read(self, data: bytes) -> Head | None:
+        """The head that the data begins with; None for a request that is not read here, or if the head is not whole."""
+        end = data.find(_HEAD_END) + len(_HEAD_END)
+        if end < len(_HEAD_END) or end > _MAX_KEPT_HEAD_BYTES:
+            return self._parse(data)
+        key = hashlib.blake2b(data[:end], digest_size=16, key=self._salt).digest()
+        found = self._known.get(key)
+        if found is None and (found := self._parse(data)) is not None:
+            if len(self._known) >= _MAX_HEADS:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _parse(self, data: bytes) -> Head | None:
+        if not data.startswith(_POST) or data[len(_POST) :].partition(b" ")[0] not in self._paths:
+            return None
+        found = frame(data)
+        return None if found is None else Head(data, found.head, found.body)
+
+
+class PlainReader:
+    """Reads the plain requests of one connection, and answers them in order."""
+
+    def __init__(
+        self, connection: Connection, serving: Serving, heads: Heads, hand_over: Callable[[Connection], Reader]
+    ) -> None:
+        """`hand_over` makes the reader of anything else."""
+        self._connection = connection
+        self._serving = serving
+        self._heads = heads
+        self._hand_over = hand_over
+        self._held = bytearray()
+        """What has come of a request that has yet to be read."""
+        self._wanted = 0
+        """The bytes of the request that is held; 0 until its head has come."""
+        self._request: PlainRequest | None = None
+        """What is being answered."""
+        self._task: asyncio.Task[None] | None = None
+        self._later = b""
+        """What has come while a request is being answered."""
+        self._ignored = 0
+        """The bytes to come of a body that nothing has read."""
+        self._is_last = False
+        """Whether to close the connection after the answer."""
+        self._writable: asyncio.Event | None = None
+        """Set once the client has read most of what was written; None if it has."""
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._defaults: list[tuple[bytes, bytes]] | None = None
+        self._start = b""
+        """How answers begin with these default headers."""
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        if self._request is not None:
+            rest = self._request.feed(data)
+            if rest:
+                self._connection.set_reading(wanted=False)
+                self._later += rest
+            return
+        if self._ignored:
+            part, data = data[: self._ignored], data[self._ignored :]
+            self._ignored -= len(part)
+            if not data:
+                return
+        if self._held:
+            self._read_held(data)
+        else:
+            self._read(data)
+
+    def _read_held(self, more: bytes) -> None:
+        """Read the request that is held, once all that was missing has come."""
+        start = max(0, len(self._held) - _SPLIT_END_BYTES)
+        self._held += more
+        if len(self._held) < self._wanted:
+            return
+        if not self._wanted and head_size(self._held, start) is None:
+            self._check_size(len(self._held))
+            return
+        whole, self._wanted = bytes(self._held), 0
+        self._held.clear()
+        self._read(whole)
+
+    def _check_size(self, size: int) -> bool:
+        """Refuse a head of this size if it is too large; returns whether it is not."""
+        if size <= self._connection.limits.options.max_head_bytes:
+            return True
+        self._connection.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return False
+
+    def _read(self, data: bytes) -> None:
+        """Read what begins with a request."""
+        if data.startswith(b"\r\n"):
+            rest = bytearray(data)
+            skip_blank_lines(rest)
+            if not (data := bytes(rest)):
+                return
+        head = self._heads.read(data)
+        size = head_size(data) if head is None else head.size
+        if not self._check_size(len(data) if size is None else size):
+            return
+        if head is not None:
+            self._read_request(head, data)
+        elif size is None and (data == b"\r" or data[:1].isupper()):
+            self._hold(data, self._connection.limits.options.head_timeout_s)
+        else:
+            self._cease()
+            self._connection.set_deadline(None)
+            reader = self._connection.reader = self._hand_over(self._connection)
+            reader.data_received(data)
+
+    def _hold(self, data: bytes, seconds: float) -> None:
+        self._held += data
+        self._connection.set_deadline(seconds)
+
+    def _read_request(self, head: Head, data: bytes) -> None:
+        options = self._connection.limits.options
+        whole = head.size + head.length
+        if len(data) < whole and head.length <= _SMALL_BODY_BYTES:
+            self._hold(data, options.body_timeout_s)
+            self._wanted = whole
+            return
+        self._later = data[whole:]
+        if self._later:
+            self._connection.set_reading(wanted=False)
+        if len(data) < whole:
+            self._connection.set_deadline(options.body_timeout_s)
+        elif self._connection.has_deadline:
+            self._connection.set_deadline(None)
+        self._request = PlainRequest(self, self._connection, head, data[head.size : whole])
+        self._task = self._connection.loop.create_task(self._answer(self._request))
+
+    async def _answer(self, request: "PlainRequest") -> None:
+        try:
+            await self._serving.serve(request)
+        except Exception:
+            logger.exception("a request failed unexpectedly")
+            self._connection.close()
+        else:
+            if self._request is request and not self._connection.is_closing:
+                logger.error("a request was not answered")
+                self._connection.close()
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    async def writable(self) -> bool:
+        """Wait until the client has read most of what was written. Returns whether it is still there."""
+        while self._writable is not None and not self._connection.is_closing:
+            await self._writable.wait()
+        return not self._connection.is_closing
+
+    def begin_answer(self, status: int, lines: Lines, length: int | None) -> bytes:
+        """The head of an answer; without a length, its body comes in chunks."""
+        defaults = self._connection.server_state.default_headers
+        if defaults is not self._defaults:  # uvicorn replaces them every second, for the date
+            self._defaults = defaults
+            self._start = b"".join(b"%b: %b\r\n" % pair for pair in defaults)
+        reason = b"200 OK" if status == HTTPStatus.OK else _reason(status)
+        size = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
+        own = _JSON_LINES if lines == (JSON_LINE,) else b"".join(b"%b: %b\r\n" % line for line in lines)
+        closing = _CLOSING if self.is_ending else b""
+        return b"HTTP/1.1 %b\r\n%b%b\r\n%b%b\r\n" % (reason, self._start, size, own, closing)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection ends with the answer to the request that has begun."""
+        request = self._request
+        return self._is_last or self._serving.is_retiring or (request is not None and request.head.closes)
+
+    def answered(self, request: "PlainRequest") -> None:
+        """Go on after an answer."""
+        connection = self._connection
+        if connection.is_closing or self._request is not request:
+            return
+        if self.is_ending:
+            connection.close()
+            return
+        self._request = self._task = None
+        self._ignored = request.missing  # its deadline stays
+        self._wait_for_next()
+        if self._later:
+            data, self._later = self._later, b""
+            connection.set_reading(wanted=True)
+            self.data_received(data)
+        elif connection.sends_no_more:
+            connection.close()
+        else:
+            connection.set_reading(wanted=True)
+
+    def _wait_for_next(self) -> None:
+        self._idle_since = self._connection.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self._connection.loop.call_later(
+                self._connection.limits.options.keep_alive_s, self._close_idle
+            )
+
+    def _close_idle(self) -> None:
+        """Close a connection that has been idle for long enough. One timer serves for many requests."""
+        loop, self._idle_timer = self._connection.loop, None
+        left = self._idle_since + self._connection.limits.options.keep_alive_s - loop.time()
+        if self._request is not None or self._held or self._connection.is_closing:
+            return
+        if left > 0:
+            self._idle_timer = loop.call_later(left, self._close_idle)
+        else:
+            self._connection.close()
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an answer is due that needs nothing more of the client."""
+        return self._request is not None and not self._request.missing
+
+    @property
+    def can_be_probed(self) -> bool:
+        """Whether the answer has yet to begin."""
+        return self._request is not None and not self._request.has_begun
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether a request waits for bytes that are missing."""
+        return False
+
+    def eof_received(self) -> None:
+        """Close the connection after the last answer."""
+        self._is_last = self._is_last or not self._later
+
+    def deadline_passed(self) -> None:
+        """Say that the request came too late, unless its answer has begun."""
+        if self._held or (self.can_be_probed and not self.is_due):
+            self._connection.refuse(HTTPStatus.REQUEST_TIMEOUT)
+        else:
+            self._connection.close()
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer that is due."""
+        if self._request is None and not self._wanted:
+            self._connection.close()
+        else:
+            self._is_last = True
+
+    def pause_writing(self) -> None:
+        """Let answers wait."""
+        self._writable = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        """Let them go on."""
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the protocol
+        """Cancel a request that ends with its connection."""
+        self._cease()
+        self.resume_writing()
+        if self._request is not None:
+            self._request.client_left()
+            if self._request.ends_with_client and self._task is not None:
+                self._task.cancel()
+
+    def _cease(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+
+class PlainRequest(HttpRequest):
+    """A request that was read from a connection."""
+
+    def __init__(self, reader: PlainReader, connection: Connection, head: Head, body: bytes) -> None:
+        """`body` is what has come of it."""
+        self.head = head
+        self.headers = head.headers
+        self.memo = head.memo
+        self.length = head.length
+        self.scope = {**head.scope, **connection.addresses}
+        self.missing = head.length - len(body)
+        """The bytes of the body that have yet to come."""
+        self.ends_with_client = False
+        self._reader = reader
+        self._connection = connection
+        self._parts = [body]
+        self._buffered = len(body)
+        self._waiting: asyncio.Future[None] | None = None
+        self._has_left = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what belongs to the body, and return the rest."""
+        if not self.missing:
+            return data
+        part, rest = data[: self.missing], data[self.missing :]
+        self._parts.append(part)
+        self._buffered += len(part)
+        self.missing -= len(part)
+        if not self.missing:
+            self._connection.set_deadline(None)
+        if self._waiting is not None:
+            self._wake()
+        elif self._buffered > _MAX_BUFFERED_BYTES:
+            self._connection.set_reading(wanted=False)
+        return rest
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+        self._waiting = None
+
+    def client_left(self) -> None:
+        """Learn that nothing more comes, and that no answer arrives."""
+        self._has_left = True
+        self._wake()
+
+    async def read_part(self) -> tuple[bytes, bool] | None:
+        """What has come of the body since the last part."""
+        while not self._buffered and self.missing and not self._has_left:
+            self._connection.set_reading(wanted=True)
+            self._waiting = self._connection.loop.create_future()
+            await self._waiting
+        if self._has_left:
+            return None
+        part = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts, self._buffered = [], 0
+        return part, self.missing > 0
+
+    async def respond(self, answer: Answer) -> None:
+        """Send a whole response."""
+        self.has_begun = True
+        if not await self._reader.writable():
+            return
+        status, body, lines = answer
+        head = self._reader.begin_answer(status, lines, len(body))
+        if len(body) <= _MAX_JOINED_BYTES:
+            self._connection.transport.write(head + body)
+        else:
+            self._connection.transport.write(head)
+            self._connection.transport.write(body)
+        self._reader.answered(self)
+
+    async def start(self, status: int, lines: Lines) -> None:
+        """Begin a response whose body comes in parts."""
+        self.has_begun = True
+        if await self._reader.writable():
+            self._connection.transport.write(self._reader.begin_answer(status, lines, None))
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of it."""
+        if data and await self._reader.writable():
+            self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def end(self) -> None:
+        """End it."""
+        if await self._reader.writable():
+            self._connection.transport.write(b"0\r\n\r\n")
+            self._reader.answered(self)
+
+    def ending_with_client(self) -> contextlib.AbstractContextManager[None]:
+        """Cancel what is done inside when the client disconnects."""
+        return _EndingWithClient(self)
+
+
+class _EndingWithClient(contextlib.AbstractContextManager[None]):
+    """Lets a request be cancelled with its connection."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: PlainRequest) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        self._request.ends_with_client = True
+
+    def __exit__(self, *_: object) -> None:
+        self._request.ends_with_client = False
+
+
+def _reason(status: int) -> bytes:
+    return f"{int(status)} {HTTPStatus(status).phrase}".encode()
