@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
-from toolcrib.checks import InFiles, Text, checked
+from toolcrib.checks import checked
 from toolcrib.errors import InsufficientScope, SettingsError
+from toolcrib.file_values import InFiles, Text
 from toolcrib.providers.accounts import group_key
 from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
 from toolcrib.types import LACKING_SCOPES, Action, Caller, Context, Decision, Policy, Tool

@@ -4,20 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from toolcrib.checks import (
-    Constraint,
-    Count,
-    InFiles,
-    Positive,
-    PositiveShare,
-    Seconds,
-    Share,
-    Text,
-    checked,
-    file_problem,
-    whole_from,
-)
+from toolcrib.checks import Constraint, Count, Positive, PositiveShare, Seconds, Share, checked, whole_from
 from toolcrib.errors import SettingsError
+from toolcrib.file_values import InFiles, Text, file_problem
 from toolcrib.gateway.policy import Pattern, Patterns
 
 ApprovalMode = Literal["never", "destructive", "writing", "always"]

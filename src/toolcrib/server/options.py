@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from toolcrib.checks import ABOVE_0_S, Count, Delay, InFiles, Seconds, Text, checked, quoted, whole_from
+from toolcrib.checks import ABOVE_0_S, Count, Delay, Seconds, checked, whole_from
+from toolcrib.file_values import InFiles, Text, quoted
 from toolcrib.types import LOCAL, Caller
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")

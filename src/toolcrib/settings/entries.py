@@ -13,8 +13,9 @@ from typing import Any, Final, get_args
 
 from pydantic import ConfigDict, Field
 
-from toolcrib.checks import Natural, Seconds, Text
+from toolcrib.checks import Natural, Seconds
 from toolcrib.errors import ToolcribError
+from toolcrib.file_values import Text
 from toolcrib.names import nearest_namespace
 from toolcrib.settings.clients import (
     ANY_CLIENT,

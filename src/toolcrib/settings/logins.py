@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
-from toolcrib.checks import Text
 from toolcrib.errors import InvalidRequest
+from toolcrib.file_values import Text
 from toolcrib.settings.document import dotted
 from toolcrib.settings.env import VariableExpander
 from toolcrib.settings.validation import NOT_IN_FILES, TABLE_RULES, Place, kind, options_of, validate

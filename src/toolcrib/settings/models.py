@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from toolcrib.checks import Constraint, Count, InFiles, Natural, OneOf, Seconds, Share, Text, whole_from
+from toolcrib.checks import Constraint, Count, Natural, Seconds, Share, whole_from
+from toolcrib.file_values import InFiles, OneOf, Text
 from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptions, engine_problem
 from toolcrib.gateway.policy import ByScopes, Effect, Pattern, Rule
 from toolcrib.middleware.options import AuditFileOptions, CallOptions, RateOptions

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from toolcrib.checks import Count, InFiles, Seconds, Text, checked, quoted
+from toolcrib.checks import Count, Seconds, checked
+from toolcrib.file_values import InFiles, Text, quoted
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
 from toolcrib.server.options import AuthOptions, HttpOptions

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from toolcrib.checks import Text
+from toolcrib.file_values import Text
 from toolcrib.server.options import AuthOptions, Token, caller_problem
 from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
 from toolcrib.settings.env import VariableExpander, VariableSource, read_secret_file

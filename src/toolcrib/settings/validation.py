@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from toolcrib.checks import SettingError
+from toolcrib.file_values import SettingError, quoted
 from toolcrib.settings.document import FieldPath, Problems, snake
 
 M = TypeVar("M")
 
-_MAX_SHOWN = 60
 _NOT_IN_FILES: Final = "not_in_files"
 _CUTOFF: Final = 0.7
 """How similar a key must be to be suggested, 0 to 1."""
@@ -346,8 +345,7 @@ def display(value: Any) -> str:
     """A value as the file has it, cut to 60 characters; of lists, objects and dates only the kind."""
     if not isinstance(value, (str, int, float, bool, type(None))):
         return kind(value)
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+    return quoted(value)
 
 
 def kind(value: Any) -> str:

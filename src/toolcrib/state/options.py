@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
-from toolcrib.checks import InFiles, Seconds, Text, checked, file_problem, whole_from
+from toolcrib.checks import Seconds, checked, whole_from
 from toolcrib.errors import SettingsError
+from toolcrib.file_values import InFiles, Text, file_problem
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 _FILE: Final = "state.sqlite"

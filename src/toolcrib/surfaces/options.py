@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from toolcrib.checks import Count, InFiles, Natural, OneOf, Text, checked, whole_from
+from toolcrib.checks import Count, Natural, checked, whole_from
 from toolcrib.discovery.guards import GuardOptions
+from toolcrib.file_values import InFiles, OneOf, Text
 from toolcrib.tokens import ESTIMATE
 
 SURFACES: Final = ("search", "dynamic", "progressive", "direct")

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from toolcrib.checks import ABOVE_0_S, Count, Delay, InFiles, Natural, Text, checked, whole_from
+from toolcrib.checks import ABOVE_0_S, Count, Delay, Natural, checked, whole_from
 from toolcrib.errors import InvalidArguments, InvalidName, InvalidRequest
+from toolcrib.file_values import InFiles, Text
 from toolcrib.names import check_name
 from toolcrib.schema import Schema
 from toolcrib.types import Object, Rejected, Tool, Visibility
