@@ -328,6 +328,8 @@ class ToolFacade:
 
     async def header_schema(self, ctx: Context, name: str) -> Object | None:
         """The input schema of the tool with this public name, if a client repeats some of its arguments in headers."""
+        if name in self._handlers and not await self._is_replaced(ctx, name):
+            return None  # no meta-tool asks for that
         view = await self._gateway.view(ctx)
         found = self._find_listed(view, ctx, name)
         if found is None:
