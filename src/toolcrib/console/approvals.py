@@ -129,7 +129,7 @@ async def show(visit: Visit) -> ConsolePage:
     values = {
         "title": "Approvals",
         "calls": await visit.parts.desk.waiting(),
-        "decided": visit.query.get("decided", "")[:_MAX_WAITING],
+        "decided": visit.query.get("decided", ""),
         "mode": visit.parts.gateway.options.calls.approval,
     }
     return ConsolePage("approvals.html", values)

@@ -11,7 +11,6 @@ from toolcrib.console.recorder import Recorded, RecordedCall, RecordedSearch
 from toolcrib.errors import NotFound
 
 _ROWS: Final = 100
-_MAX_FILTER_CHARS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class Bar:
 
 async def show(visit: Visit) -> ConsolePage:
     """The last calls and searches of all processes, or of one, that pass the filters."""
-    chosen = {name: visit.query.get(name, "").strip()[:_MAX_FILTER_CHARS] for name in ("tool", "caller", "outcome")}
+    chosen = {name: visit.query.get(name, "").strip() for name in ("tool", "caller", "outcome")}
     processes, others = visit.parts.processes, await visit.parts.processes.others()
     process = next((one.id for one in (processes.own, *others) if one.id == visit.query.get("process")), "")
     answers = await processes.calls(chosen, process)

@@ -22,7 +22,6 @@ from toolcrib.types import Caller, Context, Hit, SearchReply, SearchRequest
 SCORERS: Final[tuple[str, ...]] = get_args(Scorer)
 _WIDE: Final = 25
 """Hits that are computed, to show which ones the marks withhold."""
-_MAX_QUERY_CHARS: Final = 1000
 _LEVELS: Final = {
     Level.NAME: "its name only",
     Level.SUMMARY: "a summary",
@@ -113,7 +112,7 @@ class Outcome:
 
 async def show(visit: Visit) -> ConsolePage:
     """The playground, with the results of a query if there is one."""
-    query = visit.query.get("q", "").strip()[:_MAX_QUERY_CHARS]
+    query = visit.query.get("q", "").strip()
     caller, usual = _caller(visit), visit.parts.gateway.options.search
     first = _variant(visit.query, "", usual)
     second = _variant(visit.query, "b_", usual) if visit.query.get("b") else None

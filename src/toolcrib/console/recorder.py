@@ -15,15 +15,13 @@ from typing import Any, Final
 
 from toolcrib.middleware.fingerprint import visible_chars
 from toolcrib.middleware.observers import EndedCall, EndedSearch
-from toolcrib.sanitize import paragraphs
+from toolcrib.sanitize import MAX_NAME, paragraphs
 from toolcrib.types import Caller, ToolResult
 
 MINUTES: Final = 60
 """Minutes for which calls are counted."""
 MAX_CONTENT_CHARS: Final = 4000
-_MAX_NAME_CHARS: Final = 200
 _MAX_HITS: Final = 10
-_MAX_CALLER_CHARS: Final = 100
 _GOOD: Final = frozenset({"ok", "input_required"})
 """Outcomes that are not errors."""
 
@@ -147,7 +145,7 @@ class CallRecorder:
             request=call.request,
             time=began,
             **_asker(call.ctx.caller, call.ctx.session),
-            tool=call.name[:_MAX_NAME_CHARS],
+            tool=call.name[:MAX_NAME],
             namespace="" if call.tool is None else call.tool.namespace,
             outcome=call.outcome,
             duration_s=call.duration_s,
@@ -252,8 +250,8 @@ def _asker(caller: Caller, session: str | None) -> dict[str, Any]:
     # The id of a session would give access to it.
     digest = "" if session is None else hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:8]
     return {
-        "caller": caller.id[:_MAX_CALLER_CHARS],
-        "tenant": (caller.tenant or "")[:_MAX_CALLER_CHARS],
+        "caller": caller.id[:MAX_NAME],
+        "tenant": (caller.tenant or "")[:MAX_NAME],
         "session": digest,
     }
 
