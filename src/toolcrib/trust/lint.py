@@ -192,7 +192,7 @@ def _in_schema(schema: JSON, where: str, depth: int) -> Iterator[tuple[str, str,
         return
     properties = schema.get("properties")
     for name, field in properties.items() if isinstance(properties, Mapping) else ():
-        path = f"{where}.properties.{name}"
+        path = f"{where}.properties.{name:.{_KEY_CHARS}}"
         if isinstance(field, Mapping):
             yield from ((path, *found) for found in _in_field(str(name), field))
             yield from _in_schema(field, path, depth + 1)
