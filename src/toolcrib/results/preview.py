@@ -20,8 +20,6 @@ _MAX_FIELDS: Final = 25
 """An object with more keys is shown by its first ones."""
 _SAMPLED_ITEMS: Final = 5
 _SAMPLED_ROWS: Final = 50
-_COUNTED_ROWS: Final = 20_000
-"""Rows whose values are counted for the summary of a column."""
 _FIRST_ROWS: Final = 4
 _MAX_COLUMNS: Final = 6
 _MAX_CELL_CHARS: Final = 40
@@ -35,8 +33,6 @@ _ERROR_LINE: Final = re.compile(
 )
 _HEADING: Final = re.compile(r"#{1,6} \S")
 _MAX_ERROR_LINES: Final = 4
-_MAX_SEARCHED_CHARS: Final = 10_000
-"""The longest line in which an error is looked for."""
 _DELIMITERS: Final = (",", "\t", ";", "|")
 _DELIMITED_LINES: Final = 8
 
@@ -219,9 +215,7 @@ def _summaries(items: list[Any], rows: list[dict[str, Any]], columns: Sequence[s
             continue
         if len({*map(str, sample)}) > _MAX_VALUES or name not in columns:
             continue
-        counts = Counter(
-            _clipped(item.get(name), _MAX_CELL_CHARS) for item in items[:_COUNTED_ROWS] if isinstance(item, dict)
-        )
+        counts = Counter(_clipped(item.get(name), _MAX_CELL_CHARS) for item in items if isinstance(item, dict))
         if 1 <= len(counts) <= _MAX_VALUES + 1:
             yield f"{name}: " + ", ".join(f"{value} {count}" for value, count in counts.most_common())
             given += 1
@@ -250,7 +244,7 @@ def _compact(value: JSON, most: int) -> str:
 
 def _text_lines(text: str) -> Iterator[str]:
     lines = text.splitlines()
-    numbered = [(place, line) for place, line in enumerate(lines, 1) if len(line) < _MAX_SEARCHED_CHARS]
+    numbered = [*enumerate(lines, 1)]
     errors = [(place, line) for place, line in numbered if _ERROR_LINE.search(line)]
     delimiter = _delimiter(lines)
     if errors and not delimiter:
@@ -262,7 +256,7 @@ def _text_lines(text: str) -> Iterator[str]:
     if len(headings) > 1:
         yield "Headings:"
         yield from (f"line {place}: {_clipped(line, _MAX_CELL_CHARS * 2)}" for place, line in _spread(headings))
-    filled = [line for line in lines if line.strip()] if len(lines) < _COUNTED_ROWS else lines
+    filled = [line for line in lines if line.strip()]
     head = filled[: _FIRST_ROWS + (2 if delimiter else 0)]
     yield from (_clipped(line, _MAX_LINE_CHARS) for line in head)
     if len(filled) > len(head):
