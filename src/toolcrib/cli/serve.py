@@ -23,14 +23,13 @@ from toolcrib.errors import NotStarted, SettingsError, StateUnavailable
 from toolcrib.gateway.policy import ByScopes
 from toolcrib.middleware.audit import AUDIT_LOGGER, CURRENT_RECORD
 from toolcrib.sanitize import MAX_RECORD, paragraphs
-from toolcrib.settings.options import Settings
+from toolcrib.settings.options import MAX_PORT, Settings
 from toolcrib.settings.reload import SettingsWatcher, load_watch
 from toolcrib.state.base import StateStore
 from toolcrib.tracing import TRACING, export_traces
 
 logger = logging.getLogger("toolcrib.serve")
 
-_MAX_PORT = 65535
 _CONSOLE_ADDRESS = "127.0.0.1:8321"
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 _GC_THRESHOLDS = (2_000, 5, 2)
@@ -172,6 +171,9 @@ def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
     (('0.0.0.0', 80), ('::1', 80))
     >>> host_and_port(":80", "127.0.0.1", 8000), host_and_port("localhost", "127.0.0.1", 8000)
     (('127.0.0.1', 80), ('localhost', 8000))
+    >>> host_and_port("65536", "127.0.0.1", 8000)
+    Traceback (most recent call last):
+    toolcrib.cli.output.UsageError: 65536 is not an address. Write HOST:PORT, such as 127.0.0.1:8000.
     """
     bare = address.strip()
     if bare.isdigit():
@@ -179,7 +181,7 @@ def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
     before, colon, after = bare.rpartition(":")
     if not colon or bare.endswith("]"):
         before, after = bare, ""
-    if after and not (after.isdigit() and int(after) <= _MAX_PORT):
+    if after and not (after.isdigit() and int(after) <= MAX_PORT):
         raise UsageError(f"{address} is not an address.", hint="Write HOST:PORT, such as 127.0.0.1:8000.")
     return before.strip("[]") or host, int(after) if after else port
 

@@ -24,13 +24,9 @@ from toolcrib.sandbox.calls import Pauses, Schemas, Tools
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
-from toolcrib.sanitize import echo
+from toolcrib.sanitize import MAX_ECHO, echo, shorten
 from toolcrib.types import Object
 
-_MAX_NAME_CHARS: Final = 40
-_MAX_KEY_CHARS: Final = 40
-_MAX_INTEGER_BITS: Final = 4096
-"""Larger integers are refused: few JSON parsers read them."""
 _BOM: Final = "\ufeff"
 _SCRIPT_LINE: Final = re.compile(r"^script:(\d+)", re.MULTILINE)
 _TRACEBACK_LINE: Final = re.compile(r'^(  File "script", line )(\d+)', re.MULTILINE)
@@ -251,7 +247,7 @@ def _find_fault(value: object, where: str, left: int) -> str:
     if not isinstance(value, Mapping | list | tuple):
         return _scalar_fault(value, where)
     if left == 0:
-        return f"{where[:_MAX_KEY_CHARS]}... is nested too deep"
+        return f"{shorten(where, MAX_ECHO)} is nested too deep"
     named = value.items() if isinstance(value, Mapping) else enumerate(value)
     for key, item in named:
         fault = _key_fault(key, where) or _find_fault(item, f"{where}{_path_step(key)}", left - 1)
@@ -264,9 +260,11 @@ def _scalar_fault(value: object, where: str) -> str:
     if isinstance(value, str):
         return "" if _is_unicode(value) else f"{where} is not valid Unicode; base64-encode binary data"
     if isinstance(value, int):
-        return (
-            f"{where} is a number with too many digits; send a string" if value.bit_length() > _MAX_INTEGER_BITS else ""
-        )
+        try:
+            str(value)
+        except ValueError:  # Python writes no integer of more than some thousand digits
+            return f"{where} is a number with too many digits; send a string"
+        return ""
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"{where} is {value}, which JSON cannot carry"
     return "" if value is None else f"{where} is a {type(value).__name__}, which JSON cannot carry"
@@ -279,7 +277,7 @@ def _key_fault(key: object, where: str) -> str:
 
 
 def _path_step(key: object) -> str:
-    return f"[{key}]" if isinstance(key, int) else f".{str(key)[:_MAX_KEY_CHARS]}"
+    return f"[{key}]" if isinstance(key, int) else f".{shorten(str(key), MAX_ECHO)}"
 
 
 def _is_unicode(text: str) -> bool:

@@ -37,7 +37,6 @@ _FOREIGN = re.compile(
 """`{env:NAME}` of OpenCode, `${{ secrets.NAME }}` of Continue, `$NAME` of Gemini CLI, `{{NAME}}` of LibreChat."""
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*")
 _QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
-_MAX_ENV_BYTES: Final = 1024 * 1024
 CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
 """Names the settings file, and replaces the default locations."""
 PROJECT_FILES: Final = ("toolcrib.toml", "toolcrib.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
@@ -388,8 +387,7 @@ def read_dotenv(path: Path) -> dict[str, str]:
     """The variables of a `.env` file. Raises `OSError` for a file that cannot be read, or has no end."""
     if path.exists() and not path.is_file():
         raise OSError("is not a regular file")
-    with path.open("rb") as file:
-        return parse_dotenv(file.read(_MAX_ENV_BYTES).decode("utf-8-sig", errors="replace"))
+    return parse_dotenv(path.read_bytes().decode("utf-8-sig", errors="replace"))
 
 
 def parse_dotenv(text: str) -> dict[str, str]:

@@ -16,12 +16,12 @@ from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import Policy
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
-_MAX_PORT: Final = 65535
+MAX_PORT: Final = 65535
 
 
 def _address_problem(text: str) -> str:
     host, _, port = text.rpartition(":")
-    is_address = bool(host) and port.isdecimal() and int(port) <= _MAX_PORT
+    is_address = bool(host) and port.isdecimal() and int(port) <= MAX_PORT
     return "" if is_address else f'must be an address such as "127.0.0.1:9464", not {quoted(text)}'
 
 

@@ -85,7 +85,7 @@ class SettingsChange:
         """The change in one line.
 
         >>> str(SettingsChange(added=("git", "time"), policy=True, needs_restart=("http.port",)))
-        'added git and time; the policy changed; after a restart: http.port'
+        'added git, time; the policy changed; after a restart: http.port'
         >>> str(SettingsChange())
         'nothing changed'
         """
