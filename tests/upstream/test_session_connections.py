@@ -585,3 +585,25 @@ async def test_a_server_that_keeps_no_sessions_for_older_clients_serves_them_in_
         versions = [one.headers["mcp-protocol-version"] for one in peer.sent("tools/call")]
     assert versions == ["2026-07-28"] * 3
     assert len(peer.sent("initialize")) == 1
+
+
+async def test_a_program_is_opened_again_with_the_capabilities_of_its_first_client_and_may_ask_it() -> None:
+    async with server_of(raw()) as server:
+        first = await process(server, of("1", capabilities=ABLE))
+        assert await call_json(server, "given", of("1", capabilities=ABLE)) == ABLE
+        answer = await call_json(server, "ask_back", of("1", capabilities=ABLE), **ELICIT)
+        assert answer == {"action": "accept", "content": {"by": "client"}}
+        assert await process(server, of("1", capabilities=ABLE)) == first
+
+
+async def test_a_program_that_several_sessions_use_asks_none_of_them_and_stays_as_it_is() -> None:
+    async with server_of(raw()) as server:
+        shared = await process(server, of("1"))
+        assert await process(server, of("2", capabilities=ABLE)) == shared
+        assert await call_json(server, "given", of("2", capabilities=ABLE)) == {}
+
+
+async def test_a_newer_client_of_a_program_is_asked_by_the_result_of_its_call() -> None:
+    async with server_of(raw()) as server:
+        asked = await call(server, "ask_back", MODERN, **ELICIT)
+        assert asked.kind == "input_required"

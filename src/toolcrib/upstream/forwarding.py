@@ -76,7 +76,7 @@ class LogForwarder:
 
     def __init__(self, name: str, redact: Redactor, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is in seconds."""
-        self._name = name
+        self.name = name
         self.redact = redact
         self._clock = clock
         self._listeners: dict[object, Callable[[LogAudience | None, Object], None]] = {}
@@ -95,9 +95,9 @@ class LogForwarder:
             return None
         data = _Excerpt(self.redact).of(params["data"])
         if logger.isEnabledFor(_LEVELS[level]):
-            logger.log(_LEVELS[level], "%s logged: %s", self._name, self.redact(_log_text(data), MAX_ERROR))
+            logger.log(_LEVELS[level], "%s logged: %s", self.name, self.redact(_log_text(data), MAX_ERROR))
         own = params.get("logger")
-        name = f"{self._name}.{own}" if isinstance(own, str) and own else self._name
+        name = f"{self.name}.{own}" if isinstance(own, str) and own else self.name
         return {"level": level, "logger": one_line(name, MAX_NAME, self.redact.values), "data": data}
 
     def publish(self, recipient: LogAudience | None, message: Object) -> None:
@@ -107,13 +107,13 @@ class LogForwarder:
                 callback(recipient, message)
             except Exception:
                 # Third-party code must not end the server's connection.
-                logger.exception("a log subscriber of %s raised", self._name)
+                logger.exception("a log subscriber of %s raised", self.name)
 
     def _has_room(self) -> bool:
         second = int(self._clock())
         if second != self._second:
             if self._count > _MAX_PER_SECOND:
-                logger.info("%s sent %d more log messages", self._name, self._count - _MAX_PER_SECOND)
+                logger.info("%s sent %d more log messages", self.name, self._count - _MAX_PER_SECOND)
             self._second, self._count = second, 0
         self._count += 1
         return self._count <= _MAX_PER_SECOND
@@ -337,6 +337,11 @@ class ServerMessages:
             self._users[key] = (ctx.caller, ctx.session)
 
     @property
+    def is_used(self) -> bool:
+        """Whether a caller has used the connection."""
+        return bool(self._users)
+
+    @property
     def recipient(self) -> LogAudience | None:
         """The only caller that has used the connection, with their session if it was one; None if there were
         several.
@@ -407,9 +412,15 @@ class ServerMessages:
         Raises `RpcError`.
         """
         if not self.may_ask:
-            raise RpcError(INVALID_REQUEST, f"{method} is not supported.")
+            raise RpcError(
+                INVALID_REQUEST, f'{method} is not supported; the setting "asks" lets this server ask its clients.'
+            )
         recipient = self.recipient
         if self.users == "all" and (recipient is None or recipient[1] is None):
+            logger.info(
+                '%s may ask no client, as several use its connection; with "asks": true, each has its own',
+                self.logs.name,
+            )
             return refuse(method)
         request = self._addressee()
         if request is not None:

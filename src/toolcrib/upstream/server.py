@@ -280,6 +280,7 @@ class UpstreamServer(RemoteServer):
     async def _route(self, request: CallerRequest) -> dict[str, Any]:
         """Resume an open call, open one, or send the request."""
         ctx = request.ctx
+        await self._supervisor.declare_client(ctx)
         if is_open_call(ctx) and not self._is_modern():
             return await self._open_calls.resume(ctx)
         if not self._stays_open(ctx):
@@ -299,7 +300,8 @@ class UpstreamServer(RemoteServer):
             return False
         if not isinstance(client, SessionClient) or not client.repeats_requests:
             return False
-        may_ask = self.options.asks or (self.options.asks is None and self._supervisor.sessions.wants_own(ctx))
+        own = self.options.asks is None and self._supervisor.sessions.wants_own(ctx)
+        may_ask = connection.messages.may_ask or own
         return bool(may_ask and client.capabilities) and not connection.protocol.modern
 
     async def _send(self, request: CallerRequest) -> dict[str, Any]:

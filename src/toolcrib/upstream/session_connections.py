@@ -77,6 +77,11 @@ def shared_capabilities(options: ServerOptions) -> Object:
     return _SHARED_CAPABILITIES if options.asks else {}
 
 
+def asked_capabilities(declared: Object) -> Object:
+    """Return those of a client's capabilities by which a server of an older version can ask it something."""
+    return {name: declared[name] for name in INPUT_REQUESTS.values() if name in declared}
+
+
 class SessionUnavailable(Exception):
     """There is no connection for a session. Nothing was sent."""
 
@@ -192,7 +197,7 @@ class SessionConnections:
         if client is None or not isinstance(client, SessionClient) or anyio.current_time() < self._fails_until:
             return False
         if self.rule.sessions == "asking":
-            return any(name in client.declared for name in INPUT_REQUESTS.values())
+            return bool(asked_capabilities(client.declared))
         return self.rule.sessions == "older" and not client.is_modern and connection_key(ctx) is not None
 
     @property
@@ -242,8 +247,7 @@ class SessionConnections:
         return (*session, is_modern, "" if auth is None else auth.rights(ctx.caller.scopes))
 
     def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
-        may_ask = self._options.asks is not False
-        capabilities = {name: declared[name] for name in INPUT_REQUESTS.values() if may_ask and name in declared}
+        capabilities = {} if self._options.asks is False else asked_capabilities(declared)
         if self._options.protocol != "auto":
             return Handshake.of(self._options.protocol, capabilities=capabilities)
         return Handshake(discover=self._modern and modern, capabilities=capabilities)

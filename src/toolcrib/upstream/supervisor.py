@@ -16,7 +16,7 @@ import anyio
 from toolcrib.protocol.failures import ExchangeError, FailureKind, is_login_needed
 from toolcrib.protocol.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.protocol.versions import is_modern
-from toolcrib.types import Caller, Context, Rejected, ServerState, ServerStatus, SessionClient, Tool
+from toolcrib.types import Caller, Context, Object, Rejected, ServerState, ServerStatus, SessionClient, Tool
 from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog, ToolDefinitions
 from toolcrib.upstream.catalog.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.catalog.pins import PinWatch
@@ -25,7 +25,7 @@ from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.remote_server import Listeners, Logins
-from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
+from toolcrib.upstream.session_connections import SessionConnections, asked_capabilities, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
 from toolcrib.upstream.transports.base import AutoResetEvent, Transport, flatten_errors
 
@@ -139,6 +139,12 @@ class Supervisor:
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
         self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_transport)
+        self._asked_client: Object = {}
+        """The capabilities of the only client of a program, which it may ask."""
+        self._reopens = False
+        """Whether the connection is being opened again on purpose."""
+        self._reopened = anyio.Event()
+        """Set once it is, or cannot be."""
         self.found_changes = Listeners()
         """Notified when its list of tools was found to be another one, unless another process has said so."""
         self._expects_changes = False
@@ -179,6 +185,30 @@ class Supervisor:
         """Remember that this caller uses the shared connection."""
         if self._connection is not None:
             self._connection.messages.record_caller(ctx)
+
+    async def declare_client(self, ctx: Context) -> None:
+        """Open a program of an older version again for its first client, if it can be asked something.
+
+        Older versions declare capabilities once, and some programs offer more tools to a client that has them. Nothing
+        is lost: no client has used the connection yet.
+        """
+        shared, client = self.connection, ctx.client
+        if shared is None or shared.protocol.modern or shared.messages.is_used or client is None:
+            return
+        if not self._declares_client or ctx.session is None or not isinstance(client, SessionClient):
+            return
+        declared = asked_capabilities(client.declared)
+        if not declared or declared == self._asked_client:
+            return
+        self._asked_client, self._reopens, self._reopened = declared, True, anyio.Event()
+        shared.transport.closed.set("it is opened again with the capabilities of its client", reconnect=True)
+        await self._reopened.wait()
+
+    @property
+    def _declares_client(self) -> bool:
+        options = self._options
+        is_program = options.transport == "stdio" and self._fleet.find_programs is None
+        return is_program and options.asks is None and options.sessions is None
 
     def roots_changed(self, ctx: Context) -> None:
         """Notify the server that the roots of the context's session changed, if it can ask that session for them."""
@@ -264,6 +294,9 @@ class Supervisor:
                 await self._wake_event.wait()
             while True:
                 result = await self._attempts()
+                if self._reopens and result.lasted_s > 0:
+                    continue
+                self._reopened.set()
                 if result.needs_login and self._logins is not None:
                     await self._wait_login(self._logins, result.reason)
                     continue
@@ -310,7 +343,9 @@ class Supervisor:
 
         A server that does not accept that either closes by itself, and is not tried that way again.
         """
-        handshake = Handshake.of(self._options.protocol, capabilities=shared_capabilities(self._options))
+        capabilities = self._asked_client or shared_capabilities(self._options)
+        self._reopens = False
+        handshake = Handshake.of(self._options.protocol, capabilities=capabilities)
         result = await self._attempt(handshake)
         if result.closed_on_discover and self._may_reject_discover and handshake.initialize:
             self._may_connect = True
@@ -323,7 +358,9 @@ class Supervisor:
         self._announce()
         transport = self._open_transport()
         reason, ready_at, closed_on_discover, needs_login, retry_after_s = "", None, False, False, 0.0
-        messages = ServerMessages(self.logs, users="all", may_ask=self._options.asks is True)
+        messages = ServerMessages(
+            self.logs, users="all", may_ask=self._options.asks is True or bool(self._asked_client)
+        )
         timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
@@ -430,6 +467,7 @@ class Supervisor:
         self.subscriptions.attach(connection)
         had_catalog = self._has_catalog
         self._may_connect = self._has_catalog = True
+        self._reopened.set()
         logger.debug(
             "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol.version
         )
