@@ -29,8 +29,6 @@ PRIVATE: Final = {
 HIDDEN: Final = 3
 """Imports of toolcrib's own modules that are written in a string."""
 JSON_RPC: Final = {
-    "server/context.py",
-    "server/http/app.py",
     "server/http/connections.py",
     "server/processes/process.py",
     "upstream/logins/oauth.py",

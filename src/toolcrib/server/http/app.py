@@ -57,10 +57,10 @@ from toolcrib.server.auth.authentication import (
     path_below_mount,
     sdk_caller,
 )
-from toolcrib.server.context import error_response, forbidden, unauthorized
 from toolcrib.server.engine import Engine
 from toolcrib.server.exchange import OVERRIDING_KEY, PROVIDERS_KEY, request_caller
 from toolcrib.server.http.budgets import RequestBudgets, Taken, owner_of
+from toolcrib.server.http.errors import error_response, forbidden, unauthorized
 from toolcrib.server.http.requests import Answer, AsgiRequest, HttpRequest, read_body, read_head
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.types import Authenticator, Caller, ToolProvider

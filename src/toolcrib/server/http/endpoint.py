@@ -24,11 +24,11 @@ from toolcrib.protocol.messages import InvalidMessage, Notification, Request, de
 from toolcrib.protocol.params import check_version, read_envelope
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, PROGRESS_KEY
 from toolcrib.server.auth.authentication import extra_paths
-from toolcrib.server.context import refusal_status
 from toolcrib.server.engine import Answer as EngineAnswer
 from toolcrib.server.engine import Engine
 from toolcrib.server.exchange import RESPONSE_ONLY, Exchange, request_caller
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
+from toolcrib.server.http.errors import refusal_status
 from toolcrib.server.http.requests import (
     ACCEPTED,
     JSON_LINE,

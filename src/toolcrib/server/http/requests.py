@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from toolcrib.errors import InvalidRequest
 from toolcrib.protocol.headers import METHOD_HEADER, SESSION_HEADER, VERSION_HEADER, repeated_header
 from toolcrib.protocol.versions import HANDSHAKE_VERSIONS
-from toolcrib.server.context import body_too_large, error_response
 from toolcrib.server.exchange import HttpHead, http_head
+from toolcrib.server.http.errors import body_too_large, error_response
 from toolcrib.server.options import HttpOptions
 from toolcrib.upstream.transports.bounds import Meter
 

@@ -29,11 +29,11 @@ from toolcrib.protocol.serving import (
     correlated,
 )
 from toolcrib.server.auth.authentication import credential_of
-from toolcrib.server.context import error_response
 from toolcrib.server.engine import Engine
 from toolcrib.server.exchange import Exchange, request_caller
 from toolcrib.server.http.budgets import Owner, owner_of
 from toolcrib.server.http.connections import RateLimitedLog
+from toolcrib.server.http.errors import error_response
 from toolcrib.server.http.requests import (
     ACCEPTED,
     JSON_LINE,

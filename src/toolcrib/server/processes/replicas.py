@@ -30,9 +30,9 @@ from starlette.types import Scope
 from toolcrib.errors import ConnectionLost, StateUnavailable
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.protocol.headers import SESSION_HEADER
-from toolcrib.server.context import error_response
 from toolcrib.server.exchange import REPLICA_KEY
 from toolcrib.server.http.app import Endpoint
+from toolcrib.server.http.errors import error_response
 from toolcrib.server.http.requests import Answer, HttpRequest
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import RemoteStore, StateCodec, StateStore
