@@ -179,14 +179,16 @@ def read_message(value: Any) -> Message:
     """
     if not isinstance(value, dict):
         raise InvalidMessage(RpcError(INVALID_REQUEST, "The message must be one JSON object."))
-    request_id = value.get("id")
+    request_id, method, params = value.get("id"), value.get("method"), value.get("params")
+    is_usual = value.get("jsonrpc") == "2.0" and (params is None or type(params) is dict)
+    if is_usual and type(method) is str and isinstance(request_id, int | str) and type(request_id) is not bool:
+        return Request(request_id, method, params)  # as the shape below would find out in more steps
     known = request_id if type(request_id) in (int, str) else None
     if problem := _shape_of(value)(value):
         raise InvalidMessage(RpcError(INVALID_REQUEST, f"The message is not valid: {problem}."), known)
     if "method" not in value:
         return _outcome(value, known)
-    method, params = value["method"], value.get("params")
-    return Notification(method, params) if known is None else Request(known, method, params)
+    return Notification(value["method"], params) if known is None else Request(known, value["method"], params)
 
 
 def _shape_of(value: dict[str, Any]) -> Shape:

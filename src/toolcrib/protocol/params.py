@@ -233,7 +233,8 @@ def read_envelope(method: str, params: Mapping[str, Any] | None, headers: Mappin
     """
     params = params or {}
     meta: Any = params.get("_meta")
-    if problem := _REQUIRED_META(meta):
+    is_whole = type(meta) is dict and PROTOCOL_VERSION_KEY in meta and CLIENT_CAPABILITIES_KEY in meta
+    if not is_whole and (problem := _REQUIRED_META(meta)):
         raise RpcError(INVALID_PARAMS, str(problem.within("_meta").within("params")))
     if headers is not None:
         check_headers(headers, method, params)
