@@ -6,12 +6,15 @@ import re
 import socket
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 import h11
 import pytest
+from tests.upstream.raw_http import Authority, Request, peer_of, response
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.transports import http_connection, http_parser, http_pool
@@ -375,6 +378,26 @@ async def test_a_host_that_cannot_be_reached_got_no_request() -> None:
         with pytest.raises(ExchangeError, match="connection refused") as failed:
             await peer.client.send(gone, connect_s=5)
         assert failed.value.kind is FailureKind.UNSENT
+
+
+async def test_exchanges_over_tls_share_a_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    connections = set[asyncio.Task[None]]()
+
+    def answer(request: Request) -> bytes:
+        connections.update(peer.connections)
+        return response(request.path)
+
+    client = DirectClient()
+    with anyio.fail_after(10):
+        async with peer_of(answer, tls=authority.context("localhost")) as peer:
+            head = RequestHead.of("POST", HttpUrl.parse(f"https://localhost:{peer.port}/mcp"), ())
+            for _ in range(3):
+                assert (await client.send(head, connect_s=5)).body == b"/mcp"
+            assert client.send_idle(replace(head, url=HttpUrl.parse("http://localhost")), b"") is None
+            await client.aclose()
+    assert len(connections) == 1
 
 
 async def test_of_several_addresses_the_first_that_answers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

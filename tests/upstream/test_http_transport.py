@@ -4,13 +4,14 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.raw_http import HANG, Peer, Request, events, peer_of, response, result, server_at
+from tests.upstream.raw_http import HANG, Authority, Peer, Request, events, peer_of, response, result, server_at
 
 from toolcrib.protocol.calling import OutgoingRequest
 from toolcrib.protocol.failures import ExchangeError, FailureKind
@@ -342,6 +343,42 @@ async def test_without_a_session_no_stream_is_asked_for() -> None:
         with anyio.fail_after(5):
             await line.transport.wait_listening()
         assert "GET" not in line.methods
+
+
+# -- through a proxy ---------------------------------------------------------------------------------------------------
+
+
+async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Be a proxy for one connection that asks for a tunnel."""
+    target = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+    there_reader, there_writer = await asyncio.open_connection("127.0.0.1", int(target.rpartition(":")[2]))
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while part := await source.read(65536):
+                to.write(part)
+                await to.drain()
+        to.close()
+
+    await asyncio.gather(copy(reader, there_writer), copy(there_reader, writer))
+
+
+@pytest.mark.parametrize("write", [json_result, lambda request: events(result(request, {}))], ids=["json", "events"])
+async def test_exchanges_go_through_a_proxy_with_tls_to_the_server(
+    write: Callable[[Request], bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    async with proxy, peer_of(write, tls=authority.context("localhost")) as peer:
+        server = server_at(peer.port, scheme="https", host="localhost")
+        line = Line(peer, HttpTransport(server, FleetOptions(), Redactor(server)))
+        async with line.transport.opened(line.receive):
+            for _ in range(3):
+                assert (await line.exchange())["result"] == {}
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

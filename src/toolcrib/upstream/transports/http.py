@@ -4,7 +4,7 @@ Servers of versions before 2026-07-28 may keep a session, with a stream for mess
 may end a response early and continue it later. From 2026-07-28 on, a request and its response are all there is.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -101,7 +101,7 @@ class HttpTransport:
         self._version: dict[str, str] = {}
         """The header with the version that was agreed on."""
         self._checking = anyio.Lock()
-        self._start_listening: Any = None
+        self._start_listening: Callable[[], object] | None = None
         self._listening = anyio.Event()
 
     @property
