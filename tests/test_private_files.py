@@ -14,7 +14,6 @@ from tests.deadlines import cpu_deadline
 from toolcrib import telemetry
 from toolcrib.cli.service import SystemdUnit
 from toolcrib.embedders.cache import VectorStore, load_cached
-from toolcrib.embedders.models import BUILT_IN_EMBEDDER
 from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.large.store import ToolStore
 from toolcrib.middleware.audit import AuditEvent
@@ -22,6 +21,7 @@ from toolcrib.middleware.audit_file import AuditFile
 from toolcrib.middleware.options import AuditFileOptions
 from toolcrib.private_files import create_private, make_private_folder, open_private, problem_with, replacing
 from toolcrib.search.index import Index
+from toolcrib.search.options import BUILT_IN_EMBEDDER
 from toolcrib.settings.clients import client_named
 from toolcrib.settings.connections import ConnectionStore, FileChange, inside_project
 from toolcrib.settings.imports import write_atomically

@@ -15,8 +15,6 @@ import anyio.to_thread
 
 from toolcrib._version import VERSION
 from toolcrib.checks import checked
-from toolcrib.embedders.cache import load_cached
-from toolcrib.embedders.models import BUILT_IN_EMBEDDER
 from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import Describe, load_hook
@@ -34,6 +32,7 @@ from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
+from toolcrib.search.options import BUILT_IN_EMBEDDER
 from toolcrib.server.lifespan import ServableApp
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import WorkerPlace
@@ -354,6 +353,8 @@ class App(ToolDecorator, ServableApp):
         if options.embedder.strip() == BUILT_IN_EMBEDDER:
             yield
             return
+        from toolcrib.embedders.cache import load_cached  # noqa: PLC0415 - most settings name no embedder
+
         load_both = partial(load_cached, options.embedder, options.embedder_cache, self.settings.state.path)
         embedder, cached = await anyio.to_thread.run_sync(load_both, abandon_on_cancel=True)
         with cached:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.embedders.models import BUILT_IN_EMBEDDER, MINILM, MODEL2VEC, MiniLM, Model2Vec
+from toolcrib.embedders.models import MINILM, MODEL2VEC, MiniLM, Model2Vec
+from toolcrib.search.options import BUILT_IN_EMBEDDER
 from toolcrib.tokens import ENCODINGS, ESTIMATE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "embedders.md").read_text()

@@ -18,13 +18,14 @@ from toolcrib.cli.access import cover_hint, some_names
 from toolcrib.cli.output import ExitCode, echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
 from toolcrib.cli.session import describe_status, inspect, inspected_servers
-from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
+from toolcrib.embedders.models import load
 from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.keywords import load_hook
 from toolcrib.gateway.policy import ByScopes, Patterns
 from toolcrib.private_files import problem_with
 from toolcrib.scripting.engines import NO_ENGINE
+from toolcrib.search.options import BUILT_IN_EMBEDDER
 from toolcrib.settings.env import search_paths
 from toolcrib.settings.loader import unknown_tools
 from toolcrib.settings.options import Settings

@@ -20,9 +20,8 @@ import numpy.typing as npt
 from toolcrib.embedders.wordpiece import WordPieceTokenizer
 from toolcrib.errors import MissingExtra, SettingsError, ToolcribError
 from toolcrib.names import nearest
+from toolcrib.search.options import BUILT_IN_EMBEDDER
 from toolcrib.search.vectors import TABLE_SHA256, Embedder, Vectors, default_table
-
-BUILT_IN_EMBEDDER: Final = "static"
 
 
 class Model2Vec:

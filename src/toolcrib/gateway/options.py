@@ -7,7 +7,7 @@ from typing import Literal
 
 from toolcrib.checks import Count, Delay, Natural, Seconds, checked
 from toolcrib.middleware.options import CallOptions
-from toolcrib.search.options import PastOptions, SearchOptions
+from toolcrib.search.options import BUILT_IN_EMBEDDER, PastOptions, SearchOptions
 
 
 @checked
@@ -63,7 +63,7 @@ class GatewayOptions:
     """Where shared tools are searched: in memory, or on disk in `index`. The latter refuses policies."""
     index: Path | None = None
     """The folder of the index on disk."""
-    embedder: str = "static"
+    embedder: str = BUILT_IN_EMBEDDER
     """What compares meanings beside the built-in table: `static` for nothing else, or what `embedders.models.load`
     takes."""
     embed_timeout_s: Delay = 1.0
@@ -124,6 +124,6 @@ def engine_problem(engine: str, *, index: object, scorer: str, embedder: str, pa
         return f"the engine {engine} needs index, the folder for its files"
     if scorer != "hybrid":
         return f"the engine {engine} has the scorer hybrid, not {scorer}"
-    if embedder.strip() != "static":
+    if embedder.strip() != BUILT_IN_EMBEDDER:
         return f"the engine {engine} works without an embedder"
     return f"the engine {engine} works without past_requests" if past else ""

@@ -251,11 +251,11 @@ def simhash(rows: QuantizedRows) -> Keys:
 
     The projections add and subtract integers, so they are exact. Source: Charikar, STOC 2002.
     """
-    projection = _projection(rows.values.shape[1])
+    dim = rows.values.shape[1]
     found = np.empty((SIMHASH_BITS // 64, len(rows)), dtype=np.uint64)
     for start in range(0, len(rows), _SLICE):
         some = rows.values[start : start + _SLICE].astype(np.float32)
-        found[:, start : start + _SLICE] = _pack_signs(some @ projection > 0)
+        found[:, start : start + _SLICE] = _pack_signs(some @ _projection(dim) > 0)
     return found
 
 

@@ -5,13 +5,15 @@ Frozen values without heavy imports.
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 from toolcrib.checks import Count, Natural, Share, checked
 from toolcrib.search.lexicon import Lexicon
 
 Scorer = Literal["hybrid", "tiers", "bm25", "points"]
 """The available rankings: the default, `hybrid`, and three that are known from other systems."""
+BUILT_IN_EMBEDDER: Final = "static"
+"""The name of no embedder: meanings are compared by the built-in table of words alone."""
 
 
 class Field(IntEnum):

@@ -1,4 +1,7 @@
-"""The built-in surfaces by name, and the facade over those that the settings choose."""
+"""The built-in surfaces by name, and the facade over those that the settings choose.
+
+The module of a surface is loaded when the settings choose it.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -6,11 +9,8 @@ from typing import Final
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.scripting.runner import ScriptRunner
-from toolcrib.surfaces.dynamic import DynamicSurface
 from toolcrib.surfaces.facade import CallerView, MetaToolHandler, ServerOrder, Surface, ToolFacade
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
-from toolcrib.surfaces.progressive import ProgressiveSurface
-from toolcrib.surfaces.search import SearchSurface
 from toolcrib.types import Tool
 
 
@@ -29,12 +29,28 @@ class DirectSurface:
         return ()
 
 
+def _search(gateway: Gateway, options: SurfaceOptions, _: ScriptRunner | None) -> Surface:
+    from toolcrib.surfaces.search import SearchSurface  # noqa: PLC0415 - see the module
+
+    return SearchSurface(gateway, options)
+
+
+def _dynamic(gateway: Gateway, options: SurfaceOptions, _: ScriptRunner | None) -> Surface:
+    from toolcrib.surfaces.dynamic import DynamicSurface  # noqa: PLC0415 - see the module
+
+    return DynamicSurface(gateway, options.guards, budget=options.reply_tokens, tokens=options.tokens)
+
+
+def _progressive(gateway: Gateway, options: SurfaceOptions, scripts: ScriptRunner | None) -> Surface:
+    from toolcrib.surfaces.progressive import ProgressiveSurface  # noqa: PLC0415 - see the module
+
+    return ProgressiveSurface(gateway, options, scripts)
+
+
 _FACTORIES: Final[Mapping[str, Callable[[Gateway, SurfaceOptions, ScriptRunner | None], Surface]]] = {
-    "search": lambda gateway, options, _: SearchSurface(gateway, options),
-    "dynamic": lambda gateway, options, _: DynamicSurface(
-        gateway, options.guards, budget=options.reply_tokens, tokens=options.tokens
-    ),
-    "progressive": ProgressiveSurface,
+    "search": _search,
+    "dynamic": _dynamic,
+    "progressive": _progressive,
     "direct": lambda *_: DirectSurface(),
 }
 """How to make each of `SURFACES`."""
