@@ -98,6 +98,24 @@ async def test_a_server_is_shown_with_its_title_description_and_instructions() -
     assert "## git (Lua: git)\nNot available: it has failed: exited with code 1" in text
 
 
+async def test_long_texts_of_a_server_are_truncated() -> None:
+    schema: Object = {"properties": {"end": {"type": "string"}}}
+    for _ in range(5):
+        schema = {"properties": {"part": {**schema, "type": "object"}}}
+    tool = Tool(name="read", namespace="wiki", description="d" * 5_000, input_schema={**schema, "type": "object"})
+    info = ServerInfo(description="s" * 400, instructions="i" * 2_000)
+    async with asking(FakeProvider([tool], status=ready("wiki", tools=1, info=info))) as ask:
+        servers = text_of(await ask("list-servers"))
+        tools = text_of(await ask("list-server-tools", luaServerName="wiki"))
+        details = text_of(await ask("tool-details", luaServerName="wiki", luaToolName="read"))
+    assert f"\n{'s' * 296} ...\nInstructions: {'i' * 996} ..." in servers
+    assert tools.endswith(f": {'d' * 96} ...")
+    assert f"{'d' * 3_999}…" in details
+    assert "d" * 4_000 not in details
+    assert details.count("part (") == 5
+    assert "end (" not in details
+
+
 async def test_names_that_differ_between_languages_are_shown_for_each() -> None:
     async with asking(FakeProvider([Tool(name="end", namespace="while")])) as ask:
         assert "## while (Lua: _while, Python: while_)" in text_of(await ask("list-servers"))
