@@ -19,9 +19,7 @@ from toolcrib.protocol.content import BLOCK, DOCUMENTS, QUESTIONS, TOOL
 from toolcrib.protocol.messages import NESTED_TOO_DEEP
 from toolcrib.protocol.shapes import Problem
 from toolcrib.protocol.versions import (
-    INPUT_REQUESTS,
     LATEST_MODERN,
-    RELATED_TASK_KEY,
     content_blocks,
     is_modern,
     is_reserved,
@@ -45,8 +43,6 @@ _OPTIONAL_FIELDS: Final = frozenset(
 """The fields of a tool that it can do without."""
 
 
-RELATED_TASK_META: Final = RELATED_TASK_KEY
-CLIENT_CAPABILITIES: Final = INPUT_REQUESTS
 _REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
     "prompts/get": ("messages", list),
     "resources/read": ("contents", list),

@@ -21,7 +21,6 @@ from toolcrib.protocol.messages import (
     encode,
     encode_request,
     encode_response,
-    read_all_lenient,
     read_lenient,
     read_message,
     request_id_in,
@@ -135,11 +134,6 @@ def test_an_invalid_message_is_refused_with_its_field_and_its_id(
 
 def test_of_keys_that_come_twice_the_last_one_counts() -> None:
     assert decode(b'{"jsonrpc": "2.0", "id": 1, "id": 2, "method": "ping"}') == Request(2, "ping")
-
-
-def test_the_messages_of_a_batch_are_read_in_their_order() -> None:
-    batch = [{"method": "a"}, 7, {"id": 1, "result": {}}, {"id": True, "result": {}}]
-    assert list(read_all_lenient(batch)) == [Notification("a"), Response(1, {})]
 
 
 @given(_ids, _objects, st.dictionaries(st.text(max_size=6), _json, max_size=2))

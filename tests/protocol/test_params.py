@@ -11,7 +11,7 @@ from mcp_types import methods
 from pydantic import ValidationError
 
 from toolcrib.protocol.failures import INVALID_PARAMS, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, RpcError
-from toolcrib.protocol.params import Envelope, check_request, envelope, is_valid_notification, read_envelope
+from toolcrib.protocol.params import Envelope, check_request, is_valid_notification, read_envelope
 from toolcrib.protocol.versions import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -209,14 +209,15 @@ def test_an_envelope_is_refused_for_the_first_reason_that_the_sdk_gives(
 
 
 def test_an_envelope_says_who_sends_a_request() -> None:
-    meta = {**envelope({"roots": {}}, {"name": "c", "version": "1"}), LOG_LEVEL_KEY: "info"}
     info = {"name": "c", "version": "1"}
+    meta = {PROTOCOL_VERSION_KEY: "2026-07-28", CLIENT_CAPABILITIES_KEY: {"roots": {}}, CLIENT_INFO_KEY: info}
+    meta[LOG_LEVEL_KEY] = "info"
     assert read_envelope("tools/list", {"_meta": meta}) == Envelope("2026-07-28", {"roots": {}}, info, "info")
 
 
 def test_a_refused_version_names_those_that_are_spoken() -> None:
     with pytest.raises(RpcError) as caught:
-        read_envelope("tools/list", {"_meta": {**envelope({}, {}), PROTOCOL_VERSION_KEY: "2027-01-01"}})
+        read_envelope("tools/list", {"_meta": {CLIENT_CAPABILITIES_KEY: {}, PROTOCOL_VERSION_KEY: "2027-01-01"}})
     assert caught.value.code == UNSUPPORTED_PROTOCOL_VERSION
     assert caught.value.data == {"supported": ["2026-07-28"], "requested": "2027-01-01"}
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from toolcrib.protocol.failures import INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION, RpcError
 from toolcrib.protocol.messages import ErrorResponse, Message, Notification, Request, RequestId, Response, read_message
-from toolcrib.protocol.params import envelope
 from toolcrib.protocol.serving import (
     NotificationReceived,
     QuestionAnswered,
@@ -17,10 +16,23 @@ from toolcrib.protocol.serving import (
     RequestReceived,
     ServerSession,
 )
-from toolcrib.protocol.versions import HANDSHAKE_VERSIONS, LATEST_HANDSHAKE, LATEST_MODERN
+from toolcrib.protocol.versions import (
+    CLIENT_CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    HANDSHAKE_VERSIONS,
+    LATEST_HANDSHAKE,
+    LATEST_MODERN,
+    PROTOCOL_VERSION_KEY,
+)
 
 OPENING = {"protocolVersion": "2025-06-18", "capabilities": {"roots": {}}, "clientInfo": {"name": "c", "version": "1"}}
-MODERN = {"_meta": envelope({"elicitation": {}}, {"name": "c", "version": "1"})}
+MODERN: dict[str, Any] = {
+    "_meta": {
+        PROTOCOL_VERSION_KEY: "2026-07-28",
+        CLIENT_CAPABILITIES_KEY: {"elicitation": {}},
+        CLIENT_INFO_KEY: {"name": "c", "version": "1"},
+    }
+}
 
 ids = st.one_of(st.integers(0, 5), st.sampled_from(["a", "b", "3"]))
 params = st.sampled_from([None, {}, MODERN, {"_meta": {}}, {"requestId": 1}, {"requestId": "3"}, OPENING])

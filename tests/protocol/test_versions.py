@@ -22,8 +22,6 @@ def test_the_methods_of_each_version_are_those_of_the_sdk_and_tasks(known: str) 
 
     assert but_tasks(versions.client_requests(known)) == of(methods.CLIENT_REQUESTS)
     assert but_tasks(versions.client_notifications(known)) == of(methods.CLIENT_NOTIFICATIONS)
-    assert versions.server_requests(known) == of(methods.SERVER_REQUESTS)
-    assert but_tasks(versions.server_notifications(known)) == of(methods.SERVER_NOTIFICATIONS)
 
 
 def test_a_version_that_is_unknown_is_never_newer_than_another() -> None:

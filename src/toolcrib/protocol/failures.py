@@ -16,12 +16,9 @@ CONNECTION_CLOSED: Final = -32000
 """Of this side only: the connection closed before a response arrived, or the server shuts down."""
 REQUEST_TIMEOUT: Final = -32001
 """Of this side only: no response arrived in time."""
-RESOURCE_NOT_FOUND: Final = -32002
-"""Of versions before 2026-07-28."""
 HEADER_MISMATCH: Final = -32020
 MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
-URL_ELICITATION_REQUIRED: Final = -32042
 
 
 class RpcError(Exception):

@@ -8,7 +8,7 @@ that are written twice in one object, the last one counts.
 import codecs
 import gc
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -220,20 +220,6 @@ def read_lenient(value: Any) -> Message | None:
     if (result := as_result(value)) is not None:
         return Response(request_id, result)
     return ErrorResponse(request_id, RpcError.of(value.get("error")))
-
-
-def read_all_lenient(value: Any) -> Iterator[Message]:
-    """Yield the messages in a JSON value: one, or those of a batch of 2025-03-26."""
-    for item in value if isinstance(value, list) else [value]:
-        if (message := read_lenient(item)) is not None:
-            yield message
-
-
-def response_in(value: Any) -> Any:
-    """Return the response in a batch of messages; anything else as it is."""
-    if not isinstance(value, list):
-        return value
-    return next((item for item in value if isinstance(item, dict) and is_outcome(item)), None)
 
 
 def is_outcome(message: Object) -> bool:

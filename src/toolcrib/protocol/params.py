@@ -34,7 +34,6 @@ from toolcrib.protocol.shapes import (
 from toolcrib.protocol.versions import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
-    LATEST_MODERN,
     LOG_LEVEL_KEY,
     LOG_LEVELS,
     MODERN_VERSIONS,
@@ -111,12 +110,6 @@ _VALUE: Final = either(number, boolean, array_of(text), text)
 _SAID: Final = record({"role": ROLE, "model": text, "content": SAMPLED}, {"stopReason": text})
 _ROOTS: Final = record({"roots": array_of(record({"uri": text}, {"name": text}))})
 _CHOSEN: Final = record({"action": one_of("accept", "cancel", "decline")}, {"content": map_of(_VALUE)})
-CLIENT_ANSWERS: Final[Mapping[str, Shape]] = {
-    "elicitation/create": _CHOSEN,
-    "sampling/createMessage": _SAID,
-    "roots/list": _ROOTS,
-}
-"""What a client may answer to each request of a server."""
 _ANSWERS: Final = map_of(either(_SAID, _ROOTS, _CHOSEN))
 _INPUT: Final = {"inputResponses": _ANSWERS, "requestState": text}
 _Fields = tuple[Mapping[str, Shape], Mapping[str, Shape]]
@@ -250,8 +243,3 @@ def check_version(version: str) -> None:
     if version not in MODERN_VERSIONS:
         data = {"supported": list(MODERN_VERSIONS), "requested": version}
         raise RpcError(UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version", data)
-
-
-def envelope(capabilities: Mapping[str, Any], info: Mapping[str, Any], version: str = LATEST_MODERN) -> dict[str, Any]:
-    """Return the `_meta` keys that say who sends a request."""
-    return {PROTOCOL_VERSION_KEY: version, CLIENT_INFO_KEY: info, CLIENT_CAPABILITIES_KEY: dict(capabilities)}

@@ -15,8 +15,6 @@ MODERN_VERSIONS: Final = ("2026-07-28",)
 KNOWN_VERSIONS: Final = (*HANDSHAKE_VERSIONS, *MODERN_VERSIONS)
 LATEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
 LATEST_MODERN: Final = MODERN_VERSIONS[-1]
-DEFAULT_HTTP_VERSION: Final = "2025-03-26"
-"""The version of a request over HTTP that names none, in a session whose version is unknown."""
 
 # Keys of `_meta` that the protocol defines.
 RESERVED_META: Final = "io.modelcontextprotocol/"
@@ -48,17 +46,6 @@ _OLDER_REQUESTS: Final = _COMMON_REQUESTS | {
 _MODERN_REQUESTS: Final = _COMMON_REQUESTS | {"server/discover", "subscriptions/listen"}
 _TASK_REQUESTS: Final = frozenset({"tasks/get", "tasks/list", "tasks/result", "tasks/cancel"})
 _CLIENT_REQUESTS: Final = _OLDER_REQUESTS | _MODERN_REQUESTS | _TASK_REQUESTS
-_LIST_NOTIFICATIONS: Final = frozenset(
-    {
-        "notifications/tools/list_changed",
-        "notifications/prompts/list_changed",
-        "notifications/resources/list_changed",
-        "notifications/resources/updated",
-        "notifications/message",
-        "notifications/progress",
-        "notifications/cancelled",
-    }
-)
 INPUT_REQUESTS: Final[Mapping[str, str]] = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",
@@ -66,11 +53,6 @@ INPUT_REQUESTS: Final[Mapping[str, str]] = {
 }
 """What a server may ask a client, by method, with the capability that the client needs for it."""
 _BLOCKS: Final = frozenset({"text", "image", "resource"})
-
-
-def is_known(version: object) -> bool:
-    """Whether this is a version of the protocol."""
-    return version in KNOWN_VERSIONS
 
 
 def is_modern(version: str) -> bool:
@@ -118,23 +100,6 @@ def client_notifications(version: str) -> frozenset[str]:
     return common | {"notifications/tasks/status"} if has_tasks(version) else common
 
 
-def server_requests(version: str) -> frozenset[str]:
-    """Return the methods that the version defines for servers to request of clients."""
-    if is_modern(version):
-        return frozenset()
-    asked = {"ping", "roots/list", "sampling/createMessage"}
-    return frozenset(asked | {"elicitation/create"} if is_since(version, "2025-06-18") else asked)
-
-
-def server_notifications(version: str) -> frozenset[str]:
-    """Return the notifications that the version defines for servers to send."""
-    if is_modern(version):
-        return _LIST_NOTIFICATIONS | {"notifications/subscriptions/acknowledged"}
-    if not has_tasks(version):
-        return _LIST_NOTIFICATIONS
-    return _LIST_NOTIFICATIONS | {"notifications/elicitation/complete", "notifications/tasks/status"}
-
-
 def is_defined(method: str) -> bool:
     """Whether any version defines the method as a request of clients, so that no extension can."""
     return method in _CLIENT_REQUESTS
@@ -143,11 +108,6 @@ def is_defined(method: str) -> bool:
 def has_tasks(version: str) -> bool:
     """Whether calls can run as tasks without an extension."""
     return version == "2025-11-25"
-
-
-def has_batches(version: str) -> bool:
-    """Whether several messages may come as one array."""
-    return version == "2025-03-26"
 
 
 def content_blocks(version: str) -> frozenset[str]:
@@ -159,11 +119,6 @@ def content_blocks(version: str) -> frozenset[str]:
     if is_since(version, "2025-06-18"):
         return _BLOCKS | {"audio", "resource_link"}
     return _BLOCKS | {"audio"} if is_since(version, "2025-03-26") else _BLOCKS
-
-
-def takes_any_structured(version: str) -> bool:
-    """Whether structured content may be any JSON value, not only an object."""
-    return is_modern(version)
 
 
 def is_reserved(meta_key: str) -> bool:

@@ -15,10 +15,11 @@ from typing import Any, Final
 from toolcrib.errors import ExecutionFailed
 from toolcrib.gateway.nested_calls import NestedCallClient
 from toolcrib.middleware.approval import can_carry
+from toolcrib.protocol.versions import INPUT_REQUESTS
 from toolcrib.sandbox.calls import Pauses
 from toolcrib.types import Client, Context, Object, SessionClient, ToolResult
 from toolcrib.upstream.open_calls import OpenCall, OpenCalls, is_open_call
-from toolcrib.wire import CLIENT_CAPABILITIES, read_result
+from toolcrib.wire import read_result
 
 _MAX_WAITING: Final = 128
 """Questions of scripts that wait for an answer at the same time."""
@@ -137,7 +138,7 @@ class ScriptQuestions:
         """What the author should know of questions that reached no one."""
         return [
             f"A tool had a question for {_ADDRESSEES[method]}, but this client cannot be asked: it does not declare "
-            f"{CLIENT_CAPABILITIES[method]}, or holds no stream open for questions."
+            f"{INPUT_REQUESTS[method]}, or holds no stream open for questions."
             for method in sorted(self.refused & _ADDRESSEES.keys())
         ]
 
@@ -172,7 +173,7 @@ class ScriptClient(NestedCallClient):
 
     def can_ask(self, method: str) -> bool:
         """Whether the client can be asked this, which is noted if it cannot."""
-        can = CLIENT_CAPABILITIES.get(method, "") in self.capabilities
+        can = INPUT_REQUESTS.get(method, "") in self.capabilities
         if not can:
             self._questions.refused.add(method)
         return can

@@ -18,12 +18,13 @@ import anyio
 from pydantic_core import to_json
 
 from toolcrib.protocol.failures import INTERNAL_ERROR, INVALID_REQUEST, ExchangeError, RpcError
+from toolcrib.protocol.versions import INPUT_REQUESTS, RELATED_TASK_KEY
 from toolcrib.providers.base import LogAudience
 from toolcrib.sanitize import MAX_ERROR, MAX_NAME, one_line, paragraphs
 from toolcrib.types import Client, Context, Object, SessionClient, TaskRequest, Unsubscribe
 from toolcrib.upstream.deadlines import CallDeadline, paused
 from toolcrib.upstream.redact import Redactor
-from toolcrib.wire import CLIENT_CAPABILITIES, RELATED_TASK_META, readable_question
+from toolcrib.wire import readable_question
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +260,7 @@ class UpstreamExchange:
         if method == "elicitation/create":
             asked = readable_question(asked, self._logs.redact.named)
         if self._task_id:
-            asked["_meta"] = {RELATED_TASK_META: {"taskId": self._task_id}}
+            asked["_meta"] = {RELATED_TASK_KEY: {"taskId": self._task_id}}
         if not self._may_ask or not self._can_ask(method):
             return refuse(method)
         if self._questions >= _MAX_QUESTIONS:
@@ -277,7 +278,7 @@ class UpstreamExchange:
             self._questions -= 1
 
     def _can_ask(self, method: str) -> bool:
-        capability = CLIENT_CAPABILITIES.get(method, "")
+        capability = INPUT_REQUESTS.get(method, "")
         if isinstance(self._client, SessionClient):
             return capability in self._client.declared if self.ask is not None else self._client.can_ask(method)
         return capability in self._client.capabilities
