@@ -70,10 +70,10 @@ def structure() -> Iterator[Gate]:
 
 def walks() -> Iterator[Gate]:
     """How much code a request passes through."""
-    for title, (modules, functions) in _json("walk.py").items():
+    for title, (modules, functions, calls) in _json("walk.py").items():
         most = next(limit for name, limit in MAX_WALK.items() if title.startswith(name))
         is_kept = modules <= most[0] and functions <= most[1]
-        yield Gate(title, f"{modules} / {functions}", f"at most {most[0]} / {most[1]}", is_kept)
+        yield Gate(title, f"{modules} / {functions} in {calls} calls", f"at most {most[0]} / {most[1]}", is_kept)
 
 
 def first_answer() -> Iterator[Gate]:

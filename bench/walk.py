@@ -1,8 +1,9 @@
-"""How much code one request touches: the modules and functions of toolcrib that run for it, in order.
+"""How much code one request touches: the modules and functions of toolcrib that run for it, in order, and all calls.
 
 A gateway serves HTTP on a socket, as `toolcrib serve` does, in front of three servers: over HTTP, over stdio, and an
 object of this process. A client calls tools of each over one connection, in both eras of the protocol. Each answer is
-checked, and each figure is the least of several walks, because timers run beside some of them.
+checked, and each figure is the least of several walks, because timers run beside some of them. Calls are those of any
+function, in whatever library: unlike processor time, they are the same on a busy machine.
 
 `--names` also prints the modules and functions, `--json` prints the figures for a program.
 """
@@ -31,6 +32,7 @@ from toolcrib import App, Settings
 from toolcrib.options import ServerOptions, SurfaceOptions
 
 ROOT = Path(toolcrib.__file__).parent
+BENCH = str(Path(__file__).parent)
 SERVERS = Path(__file__).parent / "servers.py"
 NAMESPACES = ("http", "stdio", "memory")
 WALKS = 5
@@ -65,9 +67,11 @@ class Walk:
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], None] = {}
+        self.calls = 0
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         file = frame.f_code.co_filename
+        self.calls += event in ("call", "c_call") and not file.startswith(BENCH)
         if event == "call" and file.startswith(str(ROOT)) and not frame.f_code.co_name.startswith("<"):
             self.seen.setdefault((str(Path(file).relative_to(ROOT)), frame.f_code.co_qualname))
 
@@ -81,9 +85,9 @@ class Walk:
         threading.setprofile(None)  # type: ignore[arg-type]  # None ends it, which the stub does not say
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Modules and functions."""
-        return len({module for module, _ in self.seen}), len(self.seen)
+    def counts(self) -> tuple[int, int, int]:
+        """Modules, functions and calls."""
+        return len({module for module, _ in self.seen}), len(self.seen), self.calls
 
 
 @asynccontextmanager
@@ -125,7 +129,7 @@ async def walk(client: mcp_client.Caller, request: Request) -> Walk:
             await ask(client, request)
             await asyncio.sleep(AFTERWARDS_S)
         walks.append(steps)
-    return min(walks, key=lambda one: one.counts[1])
+    return min(walks, key=lambda one: one.counts[1:])
 
 
 async def walks() -> dict[str, Walk]:
@@ -156,8 +160,8 @@ def main() -> None:
         print(json.dumps({title: steps.counts for title, steps in found.items()}))
         return
     for title, steps in found.items():
-        modules, functions = steps.counts
-        print(f"{title:42}{modules:5} modules {functions:5} functions")
+        modules, functions, calls = steps.counts
+        print(f"{title:42}{modules:5} modules {functions:5} functions {calls:6} calls")
         for module, function in steps.seen if given.names else ():
             print(f"    {module:40} {function}")
 
