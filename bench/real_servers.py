@@ -41,6 +41,8 @@ LISTS: Final = {
     "templates": ("resources/templates/list", "uriTemplate"),
 }
 """The methods that list, and what names an entry."""
+APPS: Final = ("ui://up/", "ui://")
+"""The gateway adds the server's name to the URIs of apps, which may not be those of another server's."""
 ANSWER_S: Final = 60.0
 MAX_UNASKED: Final = 6
 """How many tools of a server are called that need no arguments and say that they only read."""
@@ -414,6 +416,7 @@ def compare(direct: Mapping[str, bytes], again: Mapping[str, bytes], through: Ma
     counts: Counter[str] = Counter()
     differences: dict[str, tuple[bytes | None, bytes | None]] = {}
     spellings: dict[str, tuple[bytes, bytes]] = {}
+    through = {name.replace(*APPS): text.replace(*(one.encode() for one in APPS)) for name, text in through.items()}
     for name in dict.fromkeys((*direct, *through)):
         before, after = direct.get(name), through.get(name)
         if before is not None and again.get(name) != before:
