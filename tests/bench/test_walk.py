@@ -10,22 +10,22 @@ import pytest
 
 BENCH: Final = Path(__file__).parents[2] / "bench"
 WALKS: Final = {
-    "execute_tool, http server, 2026-07-28": (53, 195),
-    "execute_tool, stdio server, 2026-07-28": (53, 195),
-    "execute_tool, memory server, 2026-07-28": (49, 190),
-    "tool_search, 2026-07-28": (55, 292),
-    "script, http server, 2026-07-28": (71, 373),
-    "script, stdio server, 2026-07-28": (71, 373),
-    "script, memory server, 2026-07-28": (68, 370),
-    "execute_tool, http server, 2025-11-25": (59, 232),
-    "execute_tool, stdio server, 2025-11-25": (60, 256),
-    "execute_tool, memory server, 2025-11-25": (55, 225),
-    "tool_search, 2025-11-25": (61, 311),
-    "script, http server, 2025-11-25": (77, 398),
-    "script, stdio server, 2025-11-25": (78, 422),
-    "script, memory server, 2025-11-25": (73, 391),
+    "execute_tool, http server, 2026-07-28": (67, 270, 1280),
+    "execute_tool, stdio server, 2026-07-28": (65, 275, 1352),
+    "execute_tool, memory server, 2026-07-28": (63, 262, 2234),
+    "tool_search, 2026-07-28": (64, 332, 2934),
+    "script, http server, 2026-07-28": (85, 432, 3394),
+    "script, stdio server, 2026-07-28": (83, 441, 3872),
+    "script, memory server, 2026-07-28": (81, 428, 4752),
+    "execute_tool, http server, 2025-11-25": (70, 287, 1402),
+    "execute_tool, stdio server, 2025-11-25": (68, 291, 1449),
+    "execute_tool, memory server, 2025-11-25": (66, 278, 2186),
+    "tool_search, 2025-11-25": (68, 349, 3099),
+    "script, http server, 2025-11-25": (88, 452, 3943),
+    "script, stdio server, 2025-11-25": (86, 456, 3980),
+    "script, memory server, 2025-11-25": (84, 442, 5662),
 }
-"""Modules and functions. Write smaller figures here when a walk has become shorter."""
+"""Modules, functions and calls. Write smaller figures here when a walk has become shorter."""
 
 
 @pytest.mark.slow
