@@ -185,7 +185,7 @@ async def _spawn(options: ServerOptions, redact: Redactor) -> "_ServerProgram":
         raise
     finally:
         os.close(theirs)
-    return await _ServerProgram.of(child, stdin)
+    return _ServerProgram.of(child, stdin)
 
 
 def _start_program(
@@ -224,10 +224,10 @@ class _ServerProgram:
         self._ended = anyio.Event()
 
     @classmethod
-    async def of(cls, child: "subprocess.Popen[bytes]", stdin: LineWriter) -> "_ServerProgram":
+    def of(cls, child: "subprocess.Popen[bytes]", stdin: LineWriter) -> "_ServerProgram":
         if child.stdout is None or child.stderr is None:
             raise ValueError("a child needs three pipes")
-        return cls(child, stdin, await _PipeStream.of(child.stdout), await _PipeStream.of(child.stderr))
+        return cls(child, stdin, _PipeStream(child.stdout), _PipeStream(child.stderr))
 
     @property
     def pid(self) -> int:
@@ -272,26 +272,72 @@ def _pidfd(pid: int) -> int:
 
 
 class _PipeStream:
-    """The reading end of a child's pipe, read by the event loop's own transport."""
+    """The reading end of a child's pipe, for one reader.
 
-    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
-        self._reader, self._transport = reader, transport
+    asyncio's own transport allocates 256 KiB for each read, for which the C library may ask the system each time.
+    """
 
-    @classmethod
-    async def of(cls, pipe: IO[bytes]) -> "_PipeStream":
-        reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
-        return cls(reader, transport)
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self._fd = pipe, pipe.fileno()
+        self._loop = asyncio.get_running_loop()
+        self._is_watched = False
+        self._chunk: bytes | None = None
+        """What has arrived while nothing waited for it."""
+        self._waiter: asyncio.Future[bytes] | None = None
+        os.set_blocking(self._fd, False)
 
     async def receive(self) -> bytes:
-        """Return what is available, at most 64 KiB. Raises `anyio.EndOfStream` at the end, and `OSError`."""
-        chunk = await self._reader.read(_CHUNK_BYTES)
+        """Return what is available, at most 64 KiB.
+
+        Raises `anyio.EndOfStream` at the end, `OSError`, and `anyio.ClosedResourceError`.
+        """
+        chunk, self._chunk = self._chunk, None
+        if chunk is None:
+            chunk = await self._next()
         if not chunk:
+            self._unwatch()
             raise anyio.EndOfStream
         return chunk
 
+    async def _next(self) -> bytes:
+        if self._pipe.closed:
+            raise anyio.ClosedResourceError
+        if not self._is_watched:
+            self._is_watched = True
+            self._loop.add_reader(self._fd, self._read)
+        self._waiter = self._loop.create_future()
+        try:
+            return await self._waiter
+        finally:
+            self._waiter = None
+
+    def _read(self) -> None:
+        waiter = self._waiter
+        if self._chunk is not None:
+            self._unwatch()  # until the last chunk has been taken
+            return
+        try:
+            chunk = os.read(self._fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if waiter is None or waiter.done():
+            self._chunk = chunk
+        else:
+            waiter.set_result(chunk)
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._fd)
+
     def close(self) -> None:
-        self._transport.close()
+        """Close the pipe; a waiting `receive` raises."""
+        self._unwatch()
+        self._pipe.close()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(anyio.ClosedResourceError())
 
 
 def _start_problem(options: ServerOptions, redact: Redactor, error: Exception) -> str:
