@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Protocol, runtime_checkable
 
 from starlette.datastructures import Headers
@@ -348,12 +349,17 @@ def is_from_elsewhere(scope: Scope) -> bool:
     [False, False, False, False, True]
     """
     peer = scope.get("client")
+    return _is_of_another_machine(str(peer[0])) if peer else False
+
+
+@lru_cache(maxsize=1024)
+def _is_of_another_machine(host: str) -> bool:
     try:
-        address = ipaddress.ip_address(str(peer[0]).partition("%")[0]) if peer else None
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return address is not None and not (mapped or address).is_loopback
+    return not (mapped or address).is_loopback
 
 
 class HostRules:
