@@ -69,7 +69,7 @@ class HttpRequest(ABC):
     """A request whose head has been read, and what its client gets for it."""
 
     scope: Scope
-    """As ASGI has it; whoever learns more of the request puts that into a copy."""
+    """As ASGI has it; what is learned of the request later goes into a copy."""
     memo: dict[Any, Any]
     """What follows from the head alone; shared by requests with the same one."""
     own_head: bool | None = None
