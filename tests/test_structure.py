@@ -26,8 +26,6 @@ PRIVATE: Final = {
 HIDDEN: Final = 3
 """Imports of toolcrib's own modules that are written in a string."""
 JSON_RPC: Final = {
-    "server/http/connections.py",
-    "server/processes/process.py",
     "upstream/connection.py",
     "upstream/logins/oauth.py",
     "upstream/targets.py",

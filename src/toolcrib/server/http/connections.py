@@ -8,7 +8,6 @@ connection is closed.
 import asyncio
 import contextlib
 import ipaddress
-import json
 import logging
 import time
 from asyncio import TimerHandle
@@ -20,7 +19,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from toolcrib.middleware.admission import CountRefusal
-from toolcrib.protocol.failures import INVALID_REQUEST
+from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
+from toolcrib.protocol.messages import encode_error
 from toolcrib.server.http.budgets import Budget
 from toolcrib.server.options import HttpOptions
 
@@ -358,12 +358,11 @@ class Connection(asyncio.Protocol):
     def refuse(self, status: int) -> None:
         """Answer with this status, and close the connection."""
         phrase, text = _REFUSALS[status]
-        error = {"code": INVALID_REQUEST, "message": f"{text}; nothing was run."}
-        body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+        body = encode_error(None, RpcError(INVALID_REQUEST, f"{text}; nothing was run."))
         retry = "Retry-After: 5\r\n" if status == 503 else ""  # noqa: PLR2004 - service unavailable
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         if not self.transport.is_closing():
-            self.transport.write(f"{head}{retry}Connection: close\r\n\r\n{body}".encode())
+            self.transport.write(f"{head}{retry}Connection: close\r\n\r\n".encode() + body)
         self.close()
 
     def close(self) -> None:

@@ -16,18 +16,18 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 import uvicorn
-from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
 
 from toolcrib.errors import SettingsError
 from toolcrib.middleware.admission import CountRefusal
-from toolcrib.protocol.failures import CONNECTION_CLOSED
+from toolcrib.protocol.failures import CONNECTION_CLOSED, RpcError
+from toolcrib.protocol.messages import encode_error
 from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import url_host
 from toolcrib.server.http.connections import Connection, ConnectionLimits, RepeatedWarnings
 from toolcrib.server.http.reader import Heads, PlainReader, Serving
-from toolcrib.server.http.requests import Answer, HttpRequest
+from toolcrib.server.http.requests import JSON_LINE, Answer, AsgiRequest, HttpRequest
 from toolcrib.server.http.strict import StrictReader, WatchedApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.stopping import SHUTTING_DOWN, wait_for_stop
@@ -42,10 +42,10 @@ _POLL_S: Final = 0.05
 FLUSH_S: Final = 0.2
 """How long clients have to read the last responses at shutdown, in seconds."""
 
-_SHUTTING_DOWN: Final = JSONResponse(
-    {"jsonrpc": "2.0", "id": None, "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN}},
-    status_code=503,
-    headers={"Retry-After": str(_RESTART_S)},
+_SHUTTING_DOWN: Final = Answer(
+    503,
+    encode_error(None, RpcError(CONNECTION_CLOSED, SHUTTING_DOWN)),
+    (JSON_LINE, (b"retry-after", b"%d" % _RESTART_S)),
 )
 _BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
@@ -128,7 +128,7 @@ class InFlightRequests:
             finally:
                 self._ended(running)
         if running.is_refused and not running.has_begun:
-            await _SHUTTING_DOWN(scope, receive, send)
+            await AsgiRequest(scope, receive, send).respond(_SHUTTING_DOWN)
 
     async def serve(self, request: HttpRequest) -> None:
         """Serve a request that did not come over ASGI, in a task of its own."""
@@ -145,7 +145,7 @@ class InFlightRequests:
             if request.has_begun:
                 await request.end()
             else:
-                await request.respond(Answer.of(_SHUTTING_DOWN))
+                await request.respond(_SHUTTING_DOWN)
         finally:
             self._ended(running)
 
