@@ -43,7 +43,7 @@ def passes(way: str, *options: str, **environ: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_way_depends_on_private_names_of_the_sdk(way: str) -> None:
-    passes(way, "-p", "tests.renamed_sdk")
+    passes(way, "-p", "tests.fixtures.servers.renamed_sdk")
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -51,7 +51,7 @@ async def test_the_command_line_serves_without_private_names_of_the_sdk(tmp_path
     with anyio.fail_after(60), http_notes(tmp_path) as url:
         config = tmp_path / "toolcrib.json"
         config.write_text(json.dumps({"mcpServers": {"pipe": notes(), "web": {"url": url}}}))
-        command = ["-m", "tests.renamed_sdk", "serve", "--config", str(config)]
+        command = ["-m", "tests.fixtures.servers.renamed_sdk", "serve", "--config", str(config)]
         serve = StdioServerParameters(command=sys.executable, args=command, cwd=ROOT, env=dict(os.environ))
         async with mcp.Client(stdio_client(serve), mode=mode) as client:
             for server in ("pipe", "web"):
