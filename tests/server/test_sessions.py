@@ -281,6 +281,45 @@ async def test_log_messages_of_a_call_come_before_its_answer() -> None:
         assert [one.get("method", "answer") for one in received[0]] == ["notifications/message"] * 2 + ["answer"]
 
 
+async def test_a_stream_that_waits_for_its_client_and_is_given_up_leaves_a_whole_answer() -> None:
+    gave_up = anyio.Event()
+
+    async def logs(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        assert isinstance(ctx.client, SessionClient)
+        with anyio.move_on_after(0.01):
+            await ctx.client.notify("notifications/message", {"level": "error", "data": "lost"})
+        gave_up.set()
+        return ToolResult(content=({"type": "text", "text": "done"},))
+
+    async with session([native("logs")], logs) as opened:
+        wire = opened.both.connected()
+        wire.protocol.reader.pause_writing()
+        wire.protocol.data_received(opened.sent(call("logs")))
+        with anyio.fail_after(5):
+            await gave_up.wait()
+            wire.protocol.reader.resume_writing()
+            status, _, body = await wire.answer()
+        assert (status, json.loads(body)["result"]["content"][0]["text"]) == (200, "done")
+
+
+async def test_nothing_is_written_after_the_answer_to_a_notification_that_the_shutdown_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def notified(_: object) -> None:
+        await anyio.sleep_forever()
+
+    async with session() as opened:
+        monkeypatch.setattr(opened.both.crib.engine, "notified", notified)
+        requests = InFlightRequests(opened.both.app)
+        wire = opened.both.connected(requests)
+        changed = message("notifications/roots/list_changed", id=...)
+        assert (await opened.ask(wire, changed))[0] == 202
+        requests.cancel_all()
+        with anyio.fail_after(5):
+            await requests.wait_idle()
+        assert not wire.received
+
+
 # -- what ends a call ------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +371,22 @@ async def test_the_end_of_a_session_ends_its_calls() -> None:
 
     status, body = await answer_of_ended(end)
     assert (status, "Session terminated" in body["error"]["message"]) == (500, True)
+
+
+async def test_the_end_of_a_session_ends_each_of_two_calls_with_the_same_id() -> None:
+    slow = [Slow(anyio.Event(), anyio.Event()) for _ in range(2)]
+
+    async def run_slow(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return await slow[int(name)](ctx, name, arguments)
+
+    async with session([native("0"), native("1")], run_slow) as opened, anyio.create_task_group() as group:
+        with anyio.fail_after(5):
+            for number in range(2):
+                group.start_soon(opened.post, call(f"{number}"))
+                await slow[number].begun.wait()
+            await opened.http.delete("/mcp", headers={**HEADERS, "mcp-session-id": opened.id})
+            for one in slow:
+                await one.cancelled.wait()
 
 
 async def test_a_call_in_a_session_goes_on_when_its_connection_is_lost() -> None:

@@ -1,14 +1,18 @@
 """What a server of an older version asks during a call."""
 
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 import pytest
+from tests.upstream.raw_http import HANG, Request, mcp, peer_of, response, result, server_at
 from tests.upstream.support import CTX, call, call_json, raw, server_of
 from tests.upstream.test_server import Watcher
 
 from toolcrib.types import Caller, Object
+from toolcrib.upstream import connection
 
 pytestmark = pytest.mark.anyio
 
@@ -79,3 +83,60 @@ async def test_a_failing_client_does_not_end_the_connection() -> None:
         async with server_of(raw(**ASKING)) as server:
             assert await call_json(server, "ask_back", failing, **ELICIT) == {"refused": "The client failed to answer."}
             assert await call_json(server, "echo", a=1) == {"a": 1}
+
+
+def asking_during_a_call(questions: Iterable[Object], *, until: anyio.Event, outcome: Callable[[Object], bytes]) -> Any:
+    """What a server answers that asks these questions on the stream of its first call, which ends with the event."""
+    calls = list[Request]()
+
+    async def ask(request: Request) -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        for message in questions:
+            yield f"data: {json.dumps(message)}\n\n".encode()
+        await until.wait()
+        yield f"data: {json.dumps(result(request, {'content': []}))}\n\n".encode()
+
+    def answer(request: Request) -> bytes | AsyncIterator[bytes]:
+        if request.message.get("method") == "tools/call" and not calls:
+            calls.append(request)
+            return ask(request)
+        return outcome(request.message) if request.message and "method" not in request.message else mcp(request)
+
+    return answer
+
+
+async def test_two_questions_with_the_same_id_are_both_answered_over_a_connection_that_goes_on() -> None:
+    both, outcomes = anyio.Event(), list[Object]()
+
+    def outcome(message: Object) -> bytes:
+        outcomes.append(message)
+        if len(outcomes) == 2:
+            both.set()
+        return response("", "", "202 Accepted")
+
+    questions = [{"jsonrpc": "2.0", "id": "q", "method": "ping"}] * 2
+    answer = asking_during_a_call(questions, until=both, outcome=outcome)
+    async with peer_of(answer) as peer, server_of(server_at(peer.port, **ASKING["options"])) as server:
+        await call(server, "echo", HERS)
+        await anyio.wait_all_tasks_blocked()
+        await call(server, "echo", HERS)
+        assert outcomes == [{"jsonrpc": "2.0", "id": "q", "result": {}}] * 2
+        assert len(peer.sent("initialize")) == 1
+
+
+async def test_a_server_that_takes_no_answers_to_its_questions_cannot_take_all_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_MAX_QUESTIONS", 3)
+    ended = anyio.Event()
+
+    def outcome(_: Object) -> bytes:
+        ended.set()
+        return HANG
+
+    questions = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in range(20)]
+    answer = asking_during_a_call(questions, until=ended, outcome=outcome)
+    async with peer_of(answer) as peer, server_of(server_at(peer.port, **ASKING["options"])) as server:
+        await call(server, "echo", HERS)
+        await call(server, "echo", HERS)
+        assert len([one for one in peer.requests if "result" in one.message]) <= 3

@@ -318,6 +318,25 @@ async def test_the_stream_of_a_servers_own_messages_is_continued_after_its_last_
         assert {one.headers["mcp-session-id"] for one in got} == {"s"}
 
 
+async def test_a_server_that_ends_its_stream_at_once_is_asked_again_only_after_a_pause() -> None:
+    asked, enough = list[float](), anyio.Event()
+
+    def answer(request: Request) -> bytes:
+        if request.method == "GET":
+            asked.append(anyio.current_time())
+            if len(asked) == 3:
+                enough.set()
+            return response("retry: 0\n\n", "text/event-stream")
+        return response(json.dumps({**result(request, {})}) if "id" in request.message else "", mcp_session_id="s")
+
+    async with line_to(answer) as line:
+        await line.exchange(modern=False)
+        await line.transport.post({"jsonrpc": "2.0", "method": "notifications/initialized"}, {})
+        with anyio.fail_after(5):
+            await enough.wait()
+    assert asked[2] - asked[0] > 0.15
+
+
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found"])
 async def test_a_server_without_a_stream_of_its_own_messages_is_asked_for_it_once_and_keeps_its_session(
     status: str,

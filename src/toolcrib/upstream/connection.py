@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 _EMPTY: Final[Object] = {}
 _CANCEL_TIMEOUT_S: Final = 1.0
 """For a server to accept that a request or a task is cancelled."""
+_MAX_QUESTIONS: Final = 256
+"""Questions of one server that are answered at the same time."""
 _LIST_CHANGED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
 _CHANGING: Final = ("tools", "prompts", "resources")
 _CLIENT_NOTIFICATIONS: Final = frozenset({"notifications/message", "notifications/elicitation/complete"})
@@ -147,7 +149,8 @@ class Connection:
         """The level of log messages that was last asked for; at first, it is the server's choice."""
         self._reporting: dict[RequestId, UpstreamExchange] = {}
         """The requests that want to know how far they are."""
-        self._questions: dict[RequestId, anyio.CancelScope] = {}
+        self._questions: dict[anyio.CancelScope, RequestId] = {}
+        """The tasks that answer questions of the server, of which several may have the same id."""
         self._subscriptions: dict[RequestId, Subscription] = {}
         self.messages = messages
         self.transport = transport
@@ -425,8 +428,9 @@ class Connection:
                 self._subscriptions[request_id].confirm(agreed)
             case Cancelled(request_id) if request_id in self._subscriptions:
                 self._subscriptions[request_id].end()
-            case Cancelled(request_id) if request_id in self._questions:
-                self._questions[request_id].cancel()
+            case Cancelled(request_id):
+                for scope in [scope for scope, asked in self._questions.items() if asked == request_id]:
+                    scope.cancel()
 
     def _start_soon(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         if self._group is not None:
@@ -434,25 +438,32 @@ class Connection:
 
     def _start_answer(self, question: Request, ask: Ask | None, running: UpstreamExchange | None = None) -> None:
         """Answer a question of the server in a task of its own."""
+        if len(self._questions) >= _MAX_QUESTIONS:  # each may wait with a connection of its own
+            logger.info("a question of a server is not answered: %d others wait for their answers", _MAX_QUESTIONS)
+            return
+        scope = anyio.CancelScope()
+        self._questions[scope] = question.id
         if running is not None:
             running.is_asked()
-        self._start_soon(self._answer, question, ask, running)
+            running.answers.add(scope)
+        self._start_soon(self._answer, scope, question, ask, running)
 
-    async def _answer(self, question: Request, ask: Ask | None, running: UpstreamExchange | None) -> None:
-        with anyio.CancelScope() as scope:
-            self._questions[question.id] = scope
-            if running is not None:
-                running.answers.append(scope)
-            try:
+    async def _answer(
+        self, scope: anyio.CancelScope, question: Request, ask: Ask | None, running: UpstreamExchange | None
+    ) -> None:
+        try:
+            with scope:
                 outcome = await _outcome_of(question, ask)
                 headers = self.protocol.headers(question.method) if self.protocol.version else {}
                 await self.transport.post(self._session.answer(question, outcome), headers)
-            except ExchangeError as error:
-                logger.info("the answer to a question of a server could not be sent: %s", error.reason)
-                if running is not None:
-                    running.interrupt(error)
-            finally:
-                del self._questions[question.id]
+        except ExchangeError as error:
+            logger.info("the answer to a question of a server could not be sent: %s", error.reason)
+            if running is not None:
+                running.interrupt(error)
+        finally:
+            del self._questions[scope]
+            if running is not None:
+                running.answers.discard(scope)
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 

@@ -193,7 +193,7 @@ class UpstreamExchange:
         self._open = True
         self._questions = 0
         """Questions that the client has not answered yet."""
-        self.answers: list[anyio.CancelScope] = []
+        self.answers: set[anyio.CancelScope] = set()
         """The tasks that answer questions which came with the response."""
         self._task: asyncio.Task[object] | None = None
         """The one that waits for the response, once the server has asked something in it."""

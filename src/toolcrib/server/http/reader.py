@@ -373,6 +373,8 @@ class PlainRequest(HttpRequest):
         self.missing = head.length - len(body)
         """The bytes of the body that have yet to come."""
         self.ends_with_client = False
+        self._is_streaming = False
+        """Whether the body of the response is being sent in parts."""
         self._reader = reader
         self._connection = connection
         self._parts = [body]
@@ -418,11 +420,16 @@ class PlainRequest(HttpRequest):
         self._parts, self._buffered = [], 0
         return part, self.missing > 0
 
+    async def finish(self, answer: Answer) -> None:
+        """Send a whole response, or its body as the last event if a stream of events has begun."""
+        if await self._reader.writable():  # until then, a stream may still begin
+            await super().finish(answer)
+
     async def respond(self, answer: Answer) -> None:
         """Send a whole response."""
-        self.has_begun = True
         if not await self._reader.writable():
             return
+        self.has_begun = True
         status, body, lines = answer
         head = self._reader.begin_answer(status, lines, len(body))
         if len(body) <= _MAX_JOINED_BYTES:
@@ -434,18 +441,19 @@ class PlainRequest(HttpRequest):
 
     async def start(self, status: int, lines: Lines) -> None:
         """Begin a response whose body comes in parts."""
-        self.has_begun = True
         if await self._reader.writable():
+            self.has_begun = self._is_streaming = True
             self._connection.transport.write(self._reader.begin_answer(status, lines, None))
 
     async def write(self, data: bytes) -> None:
         """Send a part of it."""
-        if data and await self._reader.writable():
+        if data and await self._reader.writable() and self._is_streaming:
             self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def end(self) -> None:
-        """End it."""
-        if await self._reader.writable():
+        """End it, unless that has been done."""
+        if await self._reader.writable() and self._is_streaming:
+            self._is_streaming = False
             self._connection.transport.write(b"0\r\n\r\n")
             self._reader.answered(self)
 

@@ -101,8 +101,8 @@ class Session:
     is_used: bool = False
     """Whether there was any request but the first."""
     has_ended: bool = False
-    running: dict[RequestId, anyio.CancelScope] = field(default_factory=dict)
-    """The client's requests under way, by their ids."""
+    running: dict[anyio.CancelScope, RequestId] = field(default_factory=dict)
+    """The client's requests under way, of which several may have the same id."""
     listener: Listener = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,7 +117,12 @@ class Session:
         """End its requests and its stream."""
         self.has_ended = True
         self.listener.end()
-        for scope in self.running.values():
+        for scope in self.running:
+            scope.cancel()
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Cancel a request under way."""
+        for scope in [scope for scope, known in self.running.items() if known == request_id]:
             scope.cancel()
 
 
@@ -207,8 +212,7 @@ class Sessions:
             case ErrorResponse(request_id, error):
                 return Answer(HTTPStatus.OK, encode_error(request_id, error))
             case RequestCancelled(request_id):
-                if (scope := session.running.get(request_id)) is not None:
-                    scope.cancel()
+                session.cancel(request_id)
             case QuestionAnswered():
                 session.listener.questions.answered(event)
             case NotificationReceived(notification, version):
@@ -248,15 +252,13 @@ class Sessions:
             http=head_of(request),
             channel=SessionChannel(session.listener, stream, params.get("_meta")),
         )
-        key = correlated(asked.id)
         with anyio.CancelScope() as running:
-            session.running[key] = running
+            session.running[running] = correlated(asked.id)
             try:
                 body = (await self._engine.answer(exchange)).body
             finally:
                 session.protocol.answered(asked.id)
-                if session.running.get(key) is running:
-                    del session.running[key]
+                del session.running[running]
                 if stream is not None:
                     stream.close()
         if not running.cancelled_caught:

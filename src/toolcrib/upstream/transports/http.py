@@ -65,6 +65,8 @@ _MAX_CONTENT_TYPE: Final = 80
 _OTHER_REQUEST: Final = "its response answers another request"
 _RESUME_AFTER_S: Final = 1.0
 """Before the rest of an interrupted stream is asked for, unless the server says when."""
+_LEAST_RESUME_AFTER_S: Final = 0.1
+"""A server that ends each stream at once would otherwise be asked without a pause."""
 _MAX_RESUME_AFTER_S: Final = 30.0
 _MAX_RESUMES: Final = 3
 """Attempts to resume a response that bring nothing new."""
@@ -249,7 +251,7 @@ class HttpTransport:
                 reply = await self._get({"last-event-id": last_event_id} if last_event_id else {})
             except ExchangeError:
                 self._listening.set()
-                await anyio.sleep(retry_s)
+                await anyio.sleep(_pause_s(retry_s))
                 continue
             self._listening.set()
             response, status = reply.response, reply.response.status
@@ -267,7 +269,7 @@ class HttpTransport:
                 self._lose_session()
             if _BAD_REQUEST <= status < _SERVER_ERROR:
                 return
-            await anyio.sleep(min(retry_s, _MAX_RESUME_AFTER_S))
+            await anyio.sleep(_pause_s(retry_s))
 
     async def wait_listening(self) -> None:
         """Wait until the server has answered the request for its stream of messages, or is known to have none."""
@@ -366,7 +368,7 @@ class _EventResponse:
     async def _resumed(self, failures: int) -> HttpResponse:
         """Return the rest of the response. Raises `ExchangeError` if the server cannot or does not continue it."""
         while not self._request.modern and self._last_event_id and failures < _MAX_RESUMES:
-            await anyio.sleep(min(self._retry_s, _MAX_RESUME_AFTER_S))
+            await anyio.sleep(_pause_s(self._retry_s))
             failures += 1
             with suppress(ExchangeError):
                 response = await self._transport.resume(self._last_event_id)
@@ -374,6 +376,10 @@ class _EventResponse:
                     return response
                 await response.aclose()
         raise ExchangeError(FailureKind.LOST, self._problem or "the connection broke off")
+
+
+def _pause_s(wanted_s: float) -> float:
+    return min(max(wanted_s, _LEAST_RESUME_AFTER_S), _MAX_RESUME_AFTER_S)
 
 
 class _NoMore:
