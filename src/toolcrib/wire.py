@@ -315,7 +315,8 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
     if is_modern(version):
         wire["resultType"] = "complete"
     if result.extra:
-        wire = {**result.extra, **wire}
+        # In the order in which servers write a result: its content, and then what else it says.
+        wire = {**wire, **{key: value for key, value in result.extra.items() if key not in wire}}
     is_text = _is_ascii_text(result)
     if not (is_text and wire.keys() <= {"content", "isError", "resultType"}) and not is_encodable(wire):
         wire = replace_surrogates(wire)
