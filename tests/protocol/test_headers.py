@@ -16,8 +16,17 @@ from toolcrib.protocol.headers import (
     repeated_header,
     request_headers,
 )
+from toolcrib.protocol.negotiation import NegotiatedProtocol
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from([" a", "=?base64?YQ==?="])
+
+
+@pytest.mark.parametrize(
+    ("method", "param"), [("tools/call", "name"), ("prompts/get", "name"), ("resources/read", "uri")]
+)
+def test_requests_one_after_the_other_repeat_their_own_names(method: str, param: str) -> None:
+    protocol = NegotiatedProtocol("2026-07-28")
+    assert [protocol.headers(method, {param: name})["mcp-name"] for name in ("a", "b", "a")] == ["a", "b", "a"]
 
 
 @given(_texts)

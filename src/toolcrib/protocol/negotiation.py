@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolcrib._version import VERSION
 from toolcrib.protocol.failures import UNSUPPORTED_PROTOCOL_VERSION, ExchangeError
-from toolcrib.protocol.headers import METHOD_HEADER, VERSION_HEADER, HeaderMap, request_headers
+from toolcrib.protocol.headers import METHOD_HEADER, NAMED, VERSION_HEADER, HeaderMap, request_headers
 from toolcrib.protocol.versions import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -117,7 +117,7 @@ class NegotiatedProtocol:
         """Return the headers of a request, which only HTTP sends; for the same values, the same object."""
         if header_map:
             return request_headers(method, self.version, params, header_map)
-        key = (method, params.get("name") if method == "tools/call" else params.get("uri"))
+        key = (method, params.get(NAMED.get(method, "")))
         found = self._headers.get(key)
         if found is None:
             if len(self._headers) >= _MAX_CACHED_HEADERS:
