@@ -1,7 +1,7 @@
 """Spans of OpenTelemetry for searches and calls; nothing is traced unless the program has set a tracer provider.
 
-Names and attributes follow the semantic conventions for generative AI and MCP. The SDK makes the span of each request
-to a server over stdio, and of a request that reaches this server through the SDK; this module makes the others.
+Names and attributes follow the semantic conventions for generative AI and MCP. The SDK makes the span of a request that
+reaches this server through `App.server`; this module makes the others.
 """
 
 import sys
@@ -87,7 +87,7 @@ class Tracing:
             yield span
 
     def request(self, method: str, params: MutableMapping[str, Any]) -> AbstractContextManager[Any]:
-        """The span of a request to a server that bypasses the SDK; its context goes along in `_meta` of the params."""
+        """The span of a request to a server; its context goes along in `_meta` of the params."""
         return _NOTHING if self._tracer is None else self._request(method, params)
 
     @contextmanager
