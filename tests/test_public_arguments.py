@@ -165,6 +165,7 @@ LEFT_OUT: Mapping[str, str] = {
     "roots_changed": "called by the gateway",
     "request_document": "called by the gateway",
     "request_task": "called by the gateway",
+    "request_extension": "called by the gateway",
     "observe": "takes what a model named, which may be anything",
     "refusal": "takes what a model named, which may be anything",
     "process": "fails calls that are no calls one by one, and the rest if it is not started",
