@@ -26,10 +26,9 @@ from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_IN
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import detach, rpc_error, to_context
 from toolcrib.server.exchange import Exchange
-from toolcrib.server.methods import DocumentMethods, Method, ToolMethods, encoded_in_steps, is_long
+from toolcrib.server.methods import DocumentMethods, Method, TaskMethods, ToolMethods, encoded_in_steps, is_long
 from toolcrib.server.notifications import ListChangeNotifier, SendNotification
 from toolcrib.server.subscriptions import SubscriptionMethods
-from toolcrib.server.tasks import TaskMethods
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.tracing import TRACING
 from toolcrib.types import Caller, Context

@@ -1,4 +1,4 @@
-"""What the gateway answers to each method: tools, prompts, resources and completion, in the client's version.
+"""What the gateway answers to each method: tools, tasks, prompts, resources and completion, in the client's version.
 
 A method is a coroutine function from an `Exchange` to its result, as wire JSON; it raises `ToolcribError` and
 `RpcError`. Nothing here knows how a request came or where the result goes.
@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio.lowlevel
 from pydantic_core import to_json
@@ -20,10 +20,11 @@ from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamErro
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.protocol.content import TOOL
-from toolcrib.protocol.failures import METHOD_NOT_FOUND, RpcError
+from toolcrib.protocol.failures import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
 from toolcrib.protocol.headers import HeaderMap, check_param_headers, read_header_map
 from toolcrib.protocol.messages import RawJson
-from toolcrib.protocol.versions import is_defined, is_modern
+from toolcrib.protocol.serving import ServerSession
+from toolcrib.protocol.versions import RELATED_TASK_KEY, has_tasks, is_defined, is_modern
 from toolcrib.resources.listing import DocumentCollection, DocumentKind, ListedDocument
 from toolcrib.server.context import (
     RequestClient,
@@ -37,13 +38,24 @@ from toolcrib.server.exchange import Exchange
 from toolcrib.surfaces.facade import ListedTool, ToolFacade
 from toolcrib.surfaces.reply import error_result
 from toolcrib.types import LACKING_SCOPES, PATH_META, Context, Object, ToolResult
-from toolcrib.wire import VIA_KEY, document_to_wire, entry_for_version, result_to_wire, tool_to_wire
+from toolcrib.wire import (
+    VIA_KEY,
+    document_to_wire,
+    entry_for_version,
+    is_encodable,
+    replace_surrogates,
+    result_to_wire,
+    tool_to_wire,
+)
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 Method: TypeAlias = Callable[[Exchange], Awaitable[dict[str, Any]]]
 """Answers the requests of one method."""
 StartTask: TypeAlias = Callable[[Exchange], Awaitable[dict[str, Any] | None]]
+ReportTask: TypeAlias = Callable[[ServerSession | None, dict[str, Any]], None]
+"""Sends a session the status of a task."""
 
 LIST_TTL_MS: Final = 5_000
 """How long a client may cache a list. Short, because servers come and go."""
@@ -150,6 +162,87 @@ async def result_in_steps(result: ToolResult, version: str) -> dict[str, Any]:
         checked += result_to_wire(part, version)["content"]
         await anyio.lowlevel.checkpoint()
     return {**result_to_wire(replace(result, content=()), version), "content": checked}
+
+
+class TaskMethods:
+    """What answers requests about tasks: calls of tools that run as one, and what became of them.
+
+    Version 2025-11-25 has tasks in the protocol. Earlier versions have none, and 2026-07-28 has made them an extension.
+    """
+
+    def __init__(self, facade: ToolFacade, report: ReportTask) -> None:
+        self._facade = facade
+        self._tasks = facade.gateway.tasks
+        self._report = report
+
+    def table(self) -> dict[str, Method]:
+        """What answers each method."""
+        return {
+            "tasks/get": self.get,
+            "tasks/cancel": self.cancel,
+            "tasks/result": self.result,
+            "tasks/list": self.list,
+        }
+
+    async def start(self, exchange: Exchange) -> dict[str, Any] | None:
+        """Answer a call that is to run as a task with the task; None for one that is not.
+
+        A meta-tool runs without one, as for clients that know none.
+        """
+        asked, name = exchange.params.get("task"), exchange.params["name"]
+        if not has_tasks(exchange.version) or not isinstance(asked, Mapping) or exchange.session_id is None:
+            return None
+        ctx = to_context(exchange)
+        if not await isolate(partial(self._facade.offers_tasks, ctx)):
+            return None
+        if name in self._facade.meta_names and not ctx.show_all:
+            return None
+        found = await isolate(partial(self._facade.task_tool, ctx, name))
+        if found is None:
+            raise RpcError(METHOD_NOT_FOUND, "This tool does not run as a task; call it without one.", name)
+        ttl_ms, arguments = asked.get("ttl"), exchange.params.get("arguments") or {}
+
+        def report(status: Object) -> None:
+            self._report(exchange.session, _sendable(status))
+
+        async def run(round_ctx: Context) -> ToolResult:
+            return await self._tasks.start(round_ctx, found, arguments, ttl_ms, report)
+
+        result = await run_call(to_call_context(exchange), run)
+        if result.kind != "task":
+            raise RpcError(INTERNAL_ERROR, result.text, result.structured)
+        return {"task": _sendable(result.structured)}
+
+    async def get(self, exchange: Exchange) -> dict[str, Any]:
+        """`tasks/get`."""
+        return _sendable(await _answer_task(exchange, partial(self._tasks.get, task_id=exchange.params["taskId"])))
+
+    async def cancel(self, exchange: Exchange) -> dict[str, Any]:
+        """`tasks/cancel`."""
+        return _sendable(await _answer_task(exchange, partial(self._tasks.cancel, task_id=exchange.params["taskId"])))
+
+    async def result(self, exchange: Exchange) -> dict[str, Any]:
+        """`tasks/result`."""
+        task_id = exchange.params["taskId"]
+        wire = await result_in_steps(
+            await _answer_task(exchange, partial(self._tasks.result, task_id=task_id)), exchange.version
+        )
+        return {**wire, "_meta": {**wire.get("_meta", {}), RELATED_TASK_KEY: {"taskId": task_id}}}
+
+    async def list(self, exchange: Exchange) -> dict[str, Any]:
+        """`tasks/list`."""
+        tasks, cursor = await _answer_task(exchange, partial(self._tasks.list, cursor=exchange.params.get("cursor")))
+        page: dict[str, Any] = {"tasks": [_sendable(task) for task in tasks]}
+        return {**page, "nextCursor": cursor} if cursor else page
+
+
+async def _answer_task(exchange: Exchange, work: Callable[[Context], Awaitable[_T]]) -> _T:
+    return await as_server_errors(partial(work, to_context(exchange)))
+
+
+def _sendable(task: Object) -> dict[str, Any]:
+    wire = dict(task)
+    return wire if is_encodable(wire) else dict(replace_surrogates(wire))
 
 
 class DocumentMethods:

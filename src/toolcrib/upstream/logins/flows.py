@@ -43,8 +43,7 @@ from toolcrib.upstream.logins.vault import Login
 from toolcrib.upstream.options import OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.upstream.transports.http_client import HttpUrl
-from toolcrib.upstream.transports.http_clients import proxy_of
-from toolcrib.upstream.transports.http_requests import VERSION_HEADER, parse_url
+from toolcrib.upstream.transports.http_requests import VERSION_HEADER, parse_url, proxy_of
 
 logger = logging.getLogger(__name__)
 

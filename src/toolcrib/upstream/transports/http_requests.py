@@ -1,4 +1,4 @@
-"""The requests to one server: with its credentials, along its redirects, and with failures in words.
+"""The requests to one server: with its credentials, through its proxy, along its redirects, and with failures in words.
 
 Secrets (headers, user, password, query) are added here, below everything that logs.
 """
@@ -7,6 +7,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
+from urllib.request import getproxies, proxy_bypass
 
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind
 from toolcrib.protocol.messages import parse_json
@@ -16,8 +17,7 @@ from toolcrib.upstream.redact import Redactor, bare_url
 from toolcrib.upstream.transports.base import AutoResetEvent, Message
 from toolcrib.upstream.transports.bounds import Bounds
 from toolcrib.upstream.transports.http_bodies import discard, read_bounded
-from toolcrib.upstream.transports.http_client import HttpUrl, RequestHead, UnsupportedScheme
-from toolcrib.upstream.transports.http_clients import open_client
+from toolcrib.upstream.transports.http_client import DirectClient, HttpClient, HttpUrl, RequestHead, UnsupportedScheme
 from toolcrib.upstream.transports.http_connection import UNANSWERED, HttpResponse
 from toolcrib.upstream.transports.http_failures import (
     SPEAKS_TLS,
@@ -330,6 +330,30 @@ class ServerRequests:
         if url.query or not (self._has_one_path or url.path == self.url.path):
             return url
         return replace(url, query=self.url.query)
+
+
+def open_client(url: HttpUrl) -> HttpClient:
+    """Return the client for a server, through the proxy that the environment names for it. Raises `ExchangeError`."""
+    proxy = proxy_of(url)
+    return DirectClient() if proxy is None else proxied_client(proxy)
+
+
+def proxied_client(proxy: str) -> HttpClient:
+    """Return a client whose requests go through a proxy."""
+    from toolcrib.upstream.transports.http_proxy import ProxiedClient  # noqa: PLC0415 - few need one, and it is heavy
+
+    return ProxiedClient(proxy)
+
+
+def proxy_of(url: HttpUrl) -> str | None:
+    """Return the proxy that the environment names for the URL's host, if any. Raises `ExchangeError`."""
+    proxies = {} if proxy_bypass(url.host) else getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if proxy is not None and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if proxy is not None and not proxy.startswith(("http://", "https://")):
+        raise ExchangeError(FailureKind.UNSENT, "the proxy in the environment is not supported")
+    return proxy
 
 
 def parse_url(text: str, redact: Redactor) -> HttpUrl:
