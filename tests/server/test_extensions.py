@@ -163,6 +163,22 @@ async def test_of_several_servers_the_first_one_that_knows_the_method_answers() 
         assert [len(server.asked) for server in servers] == [0, 0, 1]
 
 
+async def test_params_of_an_extension_may_have_any_value_under_names_that_calls_use_too() -> None:
+    server = Server(OLDER, {SKILLS: {}}, ANSWER)
+    params = {"requestState": {"a": 1}, "inputResponses": [1]}
+    async with gateway(server, version=OLDER, skills={}) as client:
+        await client.declared()
+        assert (await client.ask("skills/list", **params))["result"] == FOUND
+        assert [one["params"] for one in server.asked] == [params]
+
+
+@pytest.mark.parametrize("meta", [None, 5])
+async def test_a_result_of_an_extension_without_valid_meta_reaches_a_modern_client(meta: object) -> None:
+    server = Server(MODERN, {SKILLS: {}}, {"skills/list": {**FOUND, "_meta": meta}})
+    async with gateway(server, version=MODERN, skills={}) as client:
+        assert (await client.ask("skills/list"))["result"]["skills"] == FOUND["skills"]
+
+
 async def test_a_policy_hides_methods_of_extensions_and_what_they_list() -> None:
     listed = {"resources": [{"uri": "file:///open/a"}, {"uri": "file:///secret/b"}, {"name": "no uri"}]}
     server = Server(OLDER, {DIRECTORIES: {}}, {"resources/directory/read": listed, "resources/directory/wipe": {}})

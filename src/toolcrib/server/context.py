@@ -80,11 +80,11 @@ def to_context(
 
 def to_call_context(exchange: Exchange) -> Context:
     """The same for a request that may repeat an earlier one, with answers to what a tool or server asked for."""
-    params = exchange.params
-    return to_context(
+    answers, state = exchange.params.get("inputResponses"), exchange.params.get("requestState")
+    return to_context(  # of a method that no version defines, both may be anything
         exchange,
-        input_responses=params.get("inputResponses"),
-        request_state=_without_replica(params.get("requestState")),
+        input_responses=answers if isinstance(answers, dict) else None,
+        request_state=_without_replica(state) if isinstance(state, str) else None,
     )
 
 
@@ -95,9 +95,9 @@ def with_replica(exchange: Exchange, result: ToolResult) -> ToolResult:
     return replace(result, request_state=f"@{exchange.head.replica}.{result.request_state}")
 
 
-def _without_replica(state: str | None) -> str | None:
-    hint = None if state is None else _REPLICA_HINT.match(state)
-    return state if state is None or hint is None else state[hint.end() :]
+def _without_replica(state: str) -> str:
+    hint = _REPLICA_HINT.match(state)
+    return state if hint is None else state[hint.end() :]
 
 
 def detach(ctx: Context) -> Context:

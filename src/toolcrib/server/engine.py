@@ -6,7 +6,7 @@ client learns of this server, and which versions both speak.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -131,7 +131,8 @@ class Engine:
                 self._observe(exchange.method, outcome, time.monotonic() - started)
         if is_modern(exchange.version):
             result.setdefault("resultType", "complete")
-            result["_meta"] = {**result.get("_meta", {}), SERVER_INFO_KEY: self.info}
+            meta = result.get("_meta")
+            result["_meta"] = {**(meta if isinstance(meta, Mapping) else {}), SERVER_INFO_KEY: self.info}
         return result
 
     def _method(self, exchange: Exchange) -> Method:

@@ -34,8 +34,8 @@ class Questions:
         request = self._session.ask(method, params)
         question = self._open[request.id] = _Question()
         try:
-            await send(encode_request(request.id, request.method, request.params))
             with anyio.move_on_after(timeout_s):
+                await send(encode_request(request.id, request.method, request.params))
                 await question.answered.wait()
         finally:
             del self._open[request.id]
