@@ -181,7 +181,7 @@ def read_message(value: Any) -> Message:
         raise InvalidMessage(RpcError(INVALID_REQUEST, "The message must be one JSON object."))
     request_id, method, params = value.get("id"), value.get("method"), value.get("params")
     is_usual = value.get("jsonrpc") == "2.0" and (params is None or type(params) is dict)
-    if is_usual and type(method) is str and isinstance(request_id, int | str) and type(request_id) is not bool:
+    if is_usual and type(method) is str and (type(request_id) is int or type(request_id) is str):
         return Request(request_id, method, params)  # as the shape below would find out in more steps
     known = request_id if type(request_id) in (int, str) else None
     if problem := _shape_of(value)(value):

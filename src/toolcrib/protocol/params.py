@@ -16,6 +16,7 @@ from toolcrib.protocol.failures import (
 )
 from toolcrib.protocol.headers import check_headers
 from toolcrib.protocol.shapes import (
+    Problem,
     Shape,
     anything,
     array_of,
@@ -91,6 +92,12 @@ _MODERN_META: Final = record(
     {PROTOCOL_VERSION_KEY: text, CLIENT_CAPABILITIES_KEY: _MODERN_CAPABILITIES},
     {CLIENT_INFO_KEY: IMPLEMENTATION, LOG_LEVEL_KEY: one_of(*LOG_LEVELS), PROGRESS_KEY: key},
 )
+_CLIENT_KEYS: Final = frozenset({PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, CLIENT_INFO_KEY})
+_MAX_CLIENTS: Final = 256
+_MAX_CLIENT_CHARS: Final = 4096
+"""Of an envelope that is remembered."""
+_clients: set[str] = set()
+"""Valid envelopes of recent clients, which each repeats with every request."""
 _REQUIRED_META: Final = record({PROTOCOL_VERSION_KEY: anything, CLIENT_CAPABILITIES_KEY: anything})
 _REFERENCE: Final = tagged(
     "type", {"ref/prompt": record({"name": text}, {"title": text}), "ref/resource": record({"uri": text})}
@@ -195,9 +202,9 @@ def check_request(method: str, version: str, params: Mapping[str, Any] | None, *
     Traceback (most recent call last):
     toolcrib.protocol.failures.RpcError: Invalid params of tools/call: name is required.
     """
-    if not is_defined(method):
-        return
     if method not in client_requests(version):
+        if not is_defined(method):
+            return
         raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
     modern = _MODERN_PARAMS if has_envelope else _MODERN_SHAPES
     shape = modern[method] if is_modern(version) else _OLDER_SHAPES[method]
@@ -233,9 +240,23 @@ def read_envelope(method: str, params: Mapping[str, Any] | None, headers: Mappin
         check_headers(headers, method, params)
     if isinstance(version := meta[PROTOCOL_VERSION_KEY], str):
         check_version(version)
-    if problem := _MODERN_META(meta):
+    if problem := _envelope_problem(meta):
         raise RpcError(INVALID_PARAMS, str(problem.within("_meta").within("params")))
     return Envelope(version, meta[CLIENT_CAPABILITIES_KEY], meta.get(CLIENT_INFO_KEY), meta.get(LOG_LEVEL_KEY))
+
+
+def _envelope_problem(meta: Mapping[str, Any]) -> Problem | None:
+    if not meta.keys() <= _CLIENT_KEYS:
+        return _MODERN_META(meta)
+    written = repr(meta)
+    if written in _clients:
+        return None
+    problem = _MODERN_META(meta)
+    if problem is None and len(written) <= _MAX_CLIENT_CHARS:
+        if len(_clients) >= _MAX_CLIENTS:
+            _clients.clear()
+        _clients.add(written)
+    return problem
 
 
 def check_version(version: str) -> None:

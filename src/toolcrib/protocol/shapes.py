@@ -123,19 +123,17 @@ def record(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None =
     >>> print(point({}))
     x is required
     """
-    fields = [*((name, shape, True) for name, shape in required.items())]
-    fields += ((name, shape, False) for name, shape in (optional or {}).items())
+    needed, others = tuple(required.items()), tuple((optional or {}).items())
 
     def check(value: Any) -> Problem | None:
         if not _is_object(value):
             return Problem("must be an object")
-        for name, shape, is_required in fields:
-            if name not in value:
-                problem = _MISSING if is_required else None
-            else:
-                part = value[name]
-                problem = None if part is None and not is_required else shape(part)
+        for name, shape in needed:
+            problem = shape(value[name]) if name in value else _MISSING
             if problem:
+                return problem.within(name)
+        for name, shape in others:
+            if (part := value.get(name)) is not None and (problem := shape(part)):
                 return problem.within(name)
         return None
 

@@ -26,7 +26,7 @@ from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_IN
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import detach, rpc_error, to_context
 from toolcrib.server.exchange import Exchange
-from toolcrib.server.methods import DocumentMethods, Method, TaskMethods, ToolMethods, encoded_in_steps, is_long
+from toolcrib.server.methods import DocumentMethods, Method, TaskMethods, ToolMethods, encoded_in_steps, long_lists
 from toolcrib.server.notifications import ListChangeNotifier, SendNotification
 from toolcrib.server.subscriptions import SubscriptionMethods
 from toolcrib.surfaces.facade import ToolFacade
@@ -103,8 +103,8 @@ class Engine:
                 result = await self.result(exchange)
                 if span is not None and result.get("isError") is True:
                     TRACING.fail(span, "tool_error")
-            if is_long(result):
-                result = await encoded_in_steps(result)
+            for key in long_lists(result):
+                result = {**result, key: await encoded_in_steps(result[key])}
             return Answer(encode_response(exchange.id, result))
         except RpcError as error:
             return Answer(encode_error(exchange.id, error), error)

@@ -361,20 +361,13 @@ def _with_via(entry: Object, gateway_id: str) -> Object:
 # -- large results -----------------------------------------------------------------------------------------------------
 
 
-def is_long(result: Mapping[str, Any]) -> bool:
-    """Whether a result has a list that is to be encoded in steps."""
-    return any(type(value) is list and len(value) > _BLOCKS_PER_STEP for value in result.values())
+def long_lists(result: Mapping[str, Any]) -> list[str]:
+    """The keys of the lists in a result that are to be encoded in steps."""
+    return [key for key, value in result.items() if type(value) is list and len(value) > _BLOCKS_PER_STEP]
 
 
-async def encoded_in_steps(result: dict[str, Any]) -> dict[str, Any]:
-    """The result, with long lists encoded in steps between which other requests are served. Raises `ValueError`."""
-    for key, value in result.items():
-        if isinstance(value, list) and len(value) > _BLOCKS_PER_STEP:
-            result = {**result, key: await _encoded_list(value)}
-    return result
-
-
-async def _encoded_list(value: list[Any]) -> RawJson:
+async def encoded_in_steps(value: list[Any]) -> RawJson:
+    """A list as JSON, with other requests served between the steps. Raises `ValueError`."""
     parts = []
     for start in range(0, len(value), _BLOCKS_PER_STEP):
         parts.append(to_json(value[start : start + _BLOCKS_PER_STEP], inf_nan_mode="null")[1:-1])

@@ -296,13 +296,12 @@ class UpstreamServer(RemoteServer):
     def _stays_open(self, ctx: Context) -> bool:
         """Whether the server may ask during the request, and its client answers by repeating it."""
         client, connection = ctx.client, self._supervisor.connection
-        if client is None or connection is None:
+        if client is None or connection is None or connection.protocol.modern:
             return False
         if not isinstance(client, SessionClient) or not client.repeats_requests:
             return False
         own = self.options.asks is None and self._supervisor.sessions.wants_own(ctx)
-        may_ask = connection.messages.may_ask or own
-        return bool(may_ask and client.capabilities) and not connection.protocol.modern
+        return bool((connection.messages.may_ask or own) and client.capabilities)
 
     async def _send(self, request: CallerRequest) -> dict[str, Any]:
         """Send a request, and return its raw result.

@@ -194,7 +194,8 @@ class SessionConnections:
             return True
         if self.rule.sessions == "client":
             return ctx.session is not None or isinstance(client, SessionClient)
-        if client is None or not isinstance(client, SessionClient) or anyio.current_time() < self._fails_until:
+        has_failed = self._fails_until and anyio.current_time() < self._fails_until
+        if has_failed or client is None or not isinstance(client, SessionClient):
             return False
         if self.rule.sessions == "asking":
             return bool(asked_capabilities(client.declared))

@@ -92,8 +92,8 @@ _RESOLVERS_KEY: Final = "toolcrib.caller_resolvers"
 """ASGI scope key: pairs of a `ResolveCallerProviders` to run after authentication, and the scope key for its result."""
 
 _BAD_REQUEST: Final = 400
-_IS_ALLOWED: Final = "is allowed"
-"""Whether the guard lets pass all requests with the same head."""
+_FROM_HERE_ONLY: Final = "from here only"
+"""Whether what the guard lets pass for its head is let pass only from this machine."""
 _TWO_LENGTHS: Final = InvalidRequest(
     "The request has both Content-Length and Transfer-Encoding; nothing was run.", hint="Send one of the two."
 )
@@ -189,14 +189,14 @@ class HttpApp(AsgiApp):
         if self._starting is not None:
             await self._starting.wait()
         # What the guard refuses, it refuses for the head; only strangers differ by their addresses.
-        refused = None
-        if not request.memo.get(_IS_ALLOWED):
+        from_here_only = request.memo.get(_FROM_HERE_ONLY)
+        if from_here_only is None or (from_here_only and is_from_elsewhere(request.scope)):
             refused = self._guard.refusal(request.scope)
-            request.memo[_IS_ALLOWED] = refused is None and not self._guard.is_open
-        if refused is None:
-            await self._answer(request)
-        else:
-            await request.respond(Answer.of(refused))
+            if refused is not None:
+                await request.respond(Answer.of(refused))
+                return
+            request.memo[_FROM_HERE_ONLY] = self._guard.is_open
+        await self._answer(request)
 
     async def _answer(self, request: HttpRequest) -> None:
         """Answer a request at one of the endpoint's paths."""

@@ -50,7 +50,7 @@ from toolcrib.types import Authenticator
 
 logger = logging.getLogger(__name__)
 
-_STREAM_KEYS: Final = (PROGRESS_KEY, LOG_LEVEL_KEY)
+_STREAM_KEYS: Final = frozenset({PROGRESS_KEY, LOG_LEVEL_KEY})
 """A request with one of these in its `_meta` may get notifications before its response."""
 _STATUSES: Final = {
     PARSE_ERROR: 400,
@@ -172,7 +172,7 @@ class StreamableHttpEndpoint:
         )
         answers: list[EngineAnswer] = []
         with request.ending_with_client():
-            if not facts.takes_events or not (listens or any(key in exchange.meta for key in _STREAM_KEYS)):
+            if not facts.takes_events or not (listens or not _STREAM_KEYS.isdisjoint(exchange.meta)):
                 answers.append(await self._engine.answer(exchange))
             else:
                 answers.append(await self._answer_by_stream(request, exchange))

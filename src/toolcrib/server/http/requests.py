@@ -154,13 +154,14 @@ async def read_body(request: HttpRequest, options: HttpOptions, count: Callable[
     """
     if request.length is not None and request.length > options.max_body_bytes:
         return Answer.of(error_response(413, body_too_large(options)))
-    most = min(options.max_body_bytes, options.max_body_nodes)
-    parts, meter = list[bytes](), Meter()
+    parts, meter = list[bytes](), None
     while (found := await request.read_part()) is not None:
         part, more = found
         count(len(part))
-        if not parts and not more and len(part) <= most:
-            return part  # it cannot hold too many values
+        if meter is None:
+            if not more and len(part) <= options.max_body_bytes and len(part) <= options.max_body_nodes:
+                return part  # it cannot hold too many values
+            meter = Meter()
         parts.append(part)
         meter.add(part)
         if meter.size > options.max_body_bytes or meter.nodes > options.max_body_nodes:
