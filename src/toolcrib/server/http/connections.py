@@ -1,8 +1,7 @@
 """The HTTP connections themselves: their number, the time a request may take to come, and how much may stay unread.
 
 What a connection's bytes mean is the work of its reader: `reader.PlainReader` at first, and `strict.StrictReader` once
-a request is unusual. A client that breaks a bound gets an answer in the form of `context.error_response`, and its
-connection is closed.
+a request is unusual. A client that breaks a bound gets a JSON-RPC error, and its connection is closed.
 """
 
 import asyncio
