@@ -16,7 +16,7 @@ from tests.server.test_asgi import hosted
 
 from toolcrib.server.http.app import HttpApp, RequestProviders
 from toolcrib.server.http.sse import sse_app
-from toolcrib.server.options import HttpOptions
+from toolcrib.server.options import HttpOptions, Token
 from toolcrib.testing import text_of
 from toolcrib.types import Context, Object, ToolResult
 
@@ -95,6 +95,30 @@ async def test_a_stream_belongs_to_the_token_that_opened_it() -> None:
                     assert (await http.post(inbox, json=ping, headers=token("s3cret-a"))).status_code == 202
                     large = {**ping, "params": {"x": "y" * 2000}}
                     assert (await http.post(inbox, json=large, headers=token("s3cret-a"))).status_code == 413
+
+
+async def test_the_scopes_of_each_message_are_those_of_its_own_token() -> None:
+    seen: list[frozenset[str]] = []
+
+    async def note(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        seen.append(ctx.caller.scopes)
+        return ToolResult()
+
+    tokens = [Token(secret=f"s3cret-{name}", caller="ann", scopes=frozenset({name})) for name in ("admin", "read")]
+    about = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    with anyio.fail_after(10):
+        async with crib(native("use"), handler=note) as served, at_address(app_of(served, tokens=tokens)) as url:
+            async with (
+                httpx2.AsyncClient() as http,
+                http.stream("GET", f"{url}/sse", headers=token("s3cret-admin")) as stream,
+            ):
+                data = (line.removeprefix("data: ") async for line in stream.aiter_lines() if line.startswith("data: "))
+                inbox = url + await anext(data)
+                for method, params in (("initialize", about), ("tools/call", {"name": "use"})):
+                    asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+                    await http.post(inbox, json=asked, headers=token("s3cret-read"))
+                    await anext(data)
+    assert seen == [frozenset({"read"})]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import contextlib
 import math
 import secrets
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -42,6 +43,14 @@ from toolcrib.types import LOCAL, Caller, Object
 def local_name() -> str:
     """A name for a connection that no client chooses; random, as it must not be that of a session over HTTP."""
     return f"local-{secrets.token_hex(8)}"
+
+
+class Sender(NamedTuple):
+    """Who sends a message."""
+
+    caller: Caller
+    http: HttpHead | None = None
+    """The head of the request that it came in."""
 
 
 class DuplexConnection:
@@ -86,41 +95,42 @@ class DuplexConnection:
 
     # -- messages of the client ------------------------------------------------------------------------------------
 
-    async def receive(self, text: bytes, http: HttpHead | None = None) -> None:
-        """Act upon one message, with the head of the request that it came in."""
+    async def receive(self, text: bytes) -> None:
+        """Act upon one message."""
         try:
             message = decode(text)
         except InvalidMessage as error:
             await self.refuse(error.error, error.id)
         else:
-            await self.receive_message(message, http)
+            await self.receive_message(message)
 
-    async def receive_message(self, message: Message, http: HttpHead | None = None) -> None:
-        """The same for a message that was read already."""
+    async def receive_message(self, message: Message, sender: Sender | None = None) -> None:
+        """The same for a message that was read already; without `sender`, it is of the connection's own caller."""
         assert self._group is not None  # noqa: S101 - the caller is inside `serving`
+        sender = sender or Sender(self._caller)
         match self.session.receive(message):
             case RequestReceived() as received:
                 scope = anyio.CancelScope()
                 self._running[correlated(received.request.id)] = received.request.id, scope
                 if received.request.method == "initialize":
-                    await self._answer(received, http, scope)  # at once: the next message finds the session open
+                    await self._answer(received, sender, scope)  # at once: the next message finds the session open
                 else:
-                    self._group.start_soon(self._answer, received, http, scope)
+                    self._group.start_soon(self._answer, received, sender, scope)
             case RequestCancelled(request_id):
                 if request_id in self._running:
                     self._running[request_id][1].cancel()
             case QuestionAnswered() as answered:
                 self.questions.answered(answered)
             case NotificationReceived() as notified:
-                await self._notified(notified, http)
+                await self._notified(notified, sender)
             case ErrorResponse(request_id, error):
                 await self.refuse(error, request_id)
             case None:
                 pass
 
-    async def _answer(self, received: RequestReceived, http: HttpHead | None, scope: anyio.CancelScope) -> None:
+    async def _answer(self, received: RequestReceived, sender: Sender, scope: anyio.CancelScope) -> None:
         request = received.request
-        exchange = self._exchange(request, received.version, received.capabilities, http)
+        exchange = self._exchange(request, received.version, received.capabilities, sender)
         with scope:
             answer = await self._engine.answer(exchange)
             if request.method == "initialize" and answer.error is None:
@@ -135,23 +145,23 @@ class DuplexConnection:
             self._idle.set()
 
     def _exchange(
-        self, message: Request | Notification, version: str, capabilities: Object, http: HttpHead | None
+        self, message: Request | Notification, version: str, capabilities: Object, sender: Sender
     ) -> Exchange:
         return Exchange(
             method=message.method,
             params=message.params or {},
             id=message.id if isinstance(message, Request) else None,
             version=version,
-            caller=self._caller,
+            caller=sender.caller,
             session_id=self.session.id,
             session=None if is_modern(version) else self.session,
             capabilities=capabilities,
-            http=http,
+            http=sender.http,
             channel=_DuplexChannel(self, version),
         )
 
-    async def _notified(self, received: NotificationReceived, http: HttpHead | None) -> None:
-        exchange = self._exchange(received.notification, received.version, self.session.capabilities, http)
+    async def _notified(self, received: NotificationReceived, sender: Sender) -> None:
+        exchange = self._exchange(received.notification, received.version, self.session.capabilities, sender)
         if self.session.is_initialized:
             self._ready.set()
         await self._engine.notified(exchange)

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from toolcrib.errors import NotStarted
 from toolcrib.protocol.messages import InvalidMessage, decode
 from toolcrib.server.auth.authentication import credential_of
-from toolcrib.server.duplex import DuplexConnection
+from toolcrib.server.duplex import DuplexConnection, Sender
 from toolcrib.server.engine import Engine
 from toolcrib.server.exchange import request_caller
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
@@ -143,7 +143,8 @@ class SseEndpoint:
         except InvalidMessage:
             return _NO_MESSAGE
         await request.respond(_ACCEPTED)
-        await session.connection.receive_message(message, head_of(request))
+        # A later token of the same caller may have other scopes than that of the stream.
+        await session.connection.receive_message(message, Sender(request_caller(request.scope), head_of(request)))
         return None
 
 
