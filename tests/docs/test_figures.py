@@ -1,5 +1,6 @@
-"""The README's figures are those that the benchmarks measured."""
+"""The figures of README and pages are those that the benchmarks measured."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -29,3 +30,23 @@ def test_the_overhead_table_is_what_the_benchmark_wrote() -> None:
             ratios = " / ".join(f"{cells[each]['p50_ms'] / figures['direct'][each]['p50_ms']:.1f}" for each in cells)
             cpu = " / ".join(f"{cell['cpu_ms']:.1f}" for cell in cells.values())
             assert f"| {name} | {ratios} | {cpu} ms |" in README
+
+
+def test_the_walks_on_the_page_are_those_that_a_test_keeps() -> None:
+    source = ast.parse((ROOT / "tests" / "bench" / "test_walk.py").read_text(encoding="utf-8"))
+    (table,) = (
+        node.value
+        for node in ast.walk(source)
+        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == "WALKS"
+    )
+    walks = ast.literal_eval(table)
+    page = (ROOT / "docs" / "explanation" / "overhead.md").read_text(encoding="utf-8")
+    for title, walk in {
+        "`execute_tool`, a server over HTTP": "execute_tool, http server",
+        "`execute_tool`, a program": "execute_tool, stdio server",
+        "`execute_tool`, an object of this process": "execute_tool, memory server",
+        "`tool_search`": "tool_search",
+        "a script that calls a server over HTTP": "script, http server",
+    }.items():
+        modern, older = (", ".join(map(str, walks[f"{walk}, {version}"])) for version in ("2026-07-28", "2025-11-25"))
+        assert f"| {title} | {modern} | {older} |" in page

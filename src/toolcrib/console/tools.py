@@ -88,7 +88,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class ShownResponse:
     """What a call returned, as the client gets it."""
 
     text: str
@@ -153,7 +153,7 @@ async def show_tool(visit: Visit) -> ConsolePage:
 
 
 async def _tool_page(
-    visit: Visit, arguments: str, response: Response | None = None, problem: ToolcribError | None = None
+    visit: Visit, arguments: str, response: ShownResponse | None = None, problem: ToolcribError | None = None
 ) -> ConsolePage:
     described = await visit.parts.gateway.describe(visit.context(), visit.request.path_params["id"])
     tool = described.tool
@@ -312,10 +312,10 @@ def _answer(visit: Visit, key: str) -> Object:
     return {"action": "accept", "content": dict(content)}
 
 
-def _response(visit: Visit, ctx: Context, result: ToolResult, took: float) -> Response:
+def _response(visit: Visit, ctx: Context, result: ToolResult, took: float) -> ShownResponse:
     hide = visit.parts.hide
     wire = _pretty(result_to_wire(result, NEWEST_VERSION))
-    return Response(
+    return ShownResponse(
         text=_shortened(hide(result.text)),
         wire=_shortened(hide(wire)),
         failed=result.is_error,

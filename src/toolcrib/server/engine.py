@@ -42,7 +42,7 @@ ObserveRequest = Callable[[str, str, float], None]
 """Learns of the end of a request: its method, its outcome, and how many seconds it took. Must not raise."""
 
 
-class Answer(NamedTuple):
+class EngineAnswer(NamedTuple):
     """The response to a request."""
 
     body: bytes
@@ -94,7 +94,7 @@ class Engine:
 
     # -- requests and notifications ------------------------------------------------------------------------------------
 
-    async def answer(self, exchange: Exchange) -> Answer:
+    async def answer(self, exchange: Exchange) -> EngineAnswer:
         """Answer a request. Never raises, but for cancellation."""
         assert exchange.id is not None  # noqa: S101 - only requests are answered
         try:
@@ -105,13 +105,13 @@ class Engine:
                     TRACING.fail(span, "tool_error")
             for key in long_lists(result):
                 result = {**result, key: await encoded_in_steps(result[key])}
-            return Answer(encode_response(exchange.id, result))
+            return EngineAnswer(encode_response(exchange.id, result))
         except RpcError as error:
-            return Answer(encode_error(exchange.id, error), error)
+            return EngineAnswer(encode_error(exchange.id, error), error)
         except (ValueError, TypeError):
             logger.exception("cannot encode the result of %s as JSON", exchange.method)
             unencodable = RpcError(INTERNAL_ERROR, "The result cannot be encoded as JSON.")
-            return Answer(encode_error(exchange.id, unencodable), unencodable)
+            return EngineAnswer(encode_error(exchange.id, unencodable), unencodable)
 
     async def result(self, exchange: Exchange) -> dict[str, Any]:
         """The result of a request whose params are valid; some of its values may be `RawJson`. Raises `RpcError`."""

@@ -24,8 +24,7 @@ from toolcrib.protocol.messages import InvalidMessage, Notification, Request, de
 from toolcrib.protocol.params import check_version, read_envelope
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, PROGRESS_KEY
 from toolcrib.server.auth.authentication import extra_paths
-from toolcrib.server.engine import Answer as EngineAnswer
-from toolcrib.server.engine import Engine
+from toolcrib.server.engine import Engine, EngineAnswer
 from toolcrib.server.exchange import RESPONSE_ONLY, Exchange, request_caller
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
 from toolcrib.server.http.errors import refusal_status
@@ -41,7 +40,7 @@ from toolcrib.server.http.requests import (
     method_not_allowed,
     read_head,
 )
-from toolcrib.server.http.sessions import Sessions
+from toolcrib.server.http.sessions import HttpSessions
 from toolcrib.server.http.streams import EventStream, StreamChannel
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.replicas import ReplicaEndpoint, Replicas
@@ -109,7 +108,7 @@ class StreamableHttpEndpoint:
     def __init__(self, engine: Engine, options: HttpOptions, replicas: Replicas | None = None) -> None:
         """`replicas` are the processes that serve the same address, if there may be others."""
         self._engine = engine
-        self._sessions = Sessions(engine, options, replicas)
+        self._sessions = HttpSessions(engine, options, replicas)
         self._is_running = False
 
     @contextlib.asynccontextmanager

@@ -86,7 +86,7 @@ _ENDED: Final = _error(
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class HttpSession:
     """One session."""
 
     protocol: ServerSession
@@ -126,7 +126,7 @@ class Session:
             scope.cancel()
 
 
-class Sessions:
+class HttpSessions:
     """The sessions of one endpoint."""
 
     def __init__(
@@ -145,7 +145,7 @@ class Sessions:
         self._options = options
         self._replicas = replicas
         self._clock = clock
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, HttpSession] = OrderedDict()
         """By id, the one used longest ago first."""
         self._owned: dict[Owner, OrderedDict[str, None]] = {}
         """The ids of each caller's sessions, in the same order."""
@@ -181,14 +181,14 @@ class Sessions:
         if facts.session_id is None:
             return await self._answer_without_session(request, facts, body)
         session = await self._find(facts.session_id, request)
-        if not isinstance(session, Session):
+        if not isinstance(session, HttpSession):
             return session
         with self._in_use(session):
             answer = await self._answer_in_session(session, request, facts, body)
         return None if answer is None else answer._replace(lines=_with(answer.lines, session.lines))
 
     async def _answer_in_session(
-        self, session: Session, request: HttpRequest, facts: HeadFacts, body: bytes
+        self, session: HttpSession, request: HttpRequest, facts: HeadFacts, body: bytes
     ) -> Answer | None:
         if request.method == "POST":
             return facts.problem or await self._answer_post(session, request, facts, body)
@@ -200,7 +200,7 @@ class Sessions:
         return method_not_allowed(*_METHODS)
 
     async def _answer_post(
-        self, session: Session, request: HttpRequest, facts: HeadFacts, body: bytes
+        self, session: HttpSession, request: HttpRequest, facts: HeadFacts, body: bytes
     ) -> Answer | None:
         try:
             event = session.protocol.receive(decode(body))
@@ -234,7 +234,7 @@ class Sessions:
         return ACCEPTED
 
     async def _answer_request(
-        self, session: Session, event: RequestReceived, request: HttpRequest, facts: HeadFacts
+        self, session: HttpSession, event: RequestReceived, request: HttpRequest, facts: HeadFacts
     ) -> Answer:
         asked, stream = event.request, None
         params = asked.params or {}
@@ -267,7 +267,7 @@ class Sessions:
             return _ENDED
         return Answer(HTTPStatus.OK, encode_error(asked.id, RpcError(_CANCELLED, "Request cancelled")))
 
-    async def _listen(self, session: Session, request: HttpRequest) -> Answer | None:
+    async def _listen(self, session: HttpSession, request: HttpRequest) -> Answer | None:
         """Serve the stream of a session. Nothing is kept to repeat, so `Last-Event-ID` changes nothing."""
         listener = session.listener
         if listener.stream is not None:
@@ -338,15 +338,15 @@ class Sessions:
         protocol.answered(message.id)
         if error is not None:
             return Answer(HTTPStatus.OK, body)
-        session = self._note(Session(protocol, caller, owner, credential_of(request.scope), self._clock()))
+        session = self._note(HttpSession(protocol, caller, owner, credential_of(request.scope), self._clock()))
         return Answer(HTTPStatus.OK, body, session.lines)
 
-    def _note(self, session: Session) -> Session:
+    def _note(self, session: HttpSession) -> HttpSession:
         self._sessions[session.protocol.id] = session
         self._owned.setdefault(session.owner, OrderedDict())[session.protocol.id] = None
         return session
 
-    async def _find(self, session_id: str, request: HttpRequest) -> Session | Answer:
+    async def _find(self, session_id: str, request: HttpRequest) -> HttpSession | Answer:
         """The session, if the credential of the request is that with which it was opened."""
         replicas = self._replicas
         if replicas is not None:
@@ -372,7 +372,7 @@ class Sessions:
         if session_id not in self._sessions:
             protocol = ServerSession(id=session_id, is_modern=False, has_era=True, is_initialized=True)
             protocol.open(params)
-            self._note(Session(protocol, caller, owner, credential_of(request.scope), self._clock()))
+            self._note(HttpSession(protocol, caller, owner, credential_of(request.scope), self._clock()))
             logger.info("a session goes on in this process")
         return True
 
@@ -382,7 +382,7 @@ class Sessions:
         return Answer.of(error_response(503, _TOO_MANY))
 
     @contextmanager
-    def _in_use(self, session: Session) -> Iterator[None]:
+    def _in_use(self, session: HttpSession) -> Iterator[None]:
         """Let the session have one more request under way."""
         session.is_used, session.used = True, self._clock()
         self._sessions.move_to_end(session.protocol.id)
@@ -438,11 +438,11 @@ class Sessions:
                 logger.info("a session reached its idle timeout")
                 await self._end(session)
 
-    def _idle_timeout(self, session: Session) -> float:
+    def _idle_timeout(self, session: HttpSession) -> float:
         most = self._options.session_idle_s
         return most if session.is_used else min(_FIRST_USE_S, most)
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, session: HttpSession) -> None:
         """Forget a session, so that no request finds it any more, and end what belongs to it."""
         if self._sessions.pop(session.protocol.id, None) is None:
             return
