@@ -497,6 +497,23 @@ def test_sqlite_is_not_imported_by_an_app_that_keeps_state_in_memory() -> None:
     assert ran.stdout.strip() == "False"
 
 
+def test_the_search_is_not_imported_by_an_app_without_tools_until_it_is_searched() -> None:
+    program = """
+import sys, anyio
+from toolcrib import App
+
+async def main():
+    async with App() as app:
+        print("numpy" in sys.modules)
+        await app.search("anything")
+        print("numpy" in sys.modules)
+
+anyio.run(main)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == ["False", "True"]
+
+
 async def test_the_folder_of_cached_vectors_is_for_its_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "state" / "vectors"
     folder.mkdir(parents=True)

@@ -29,7 +29,7 @@ from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.past import PastRequests
 from toolcrib.search.vectors import default_table
-from toolcrib.state.saved_index import load_index, save_index
+from toolcrib.state.index_file import load_index, save_index
 from toolcrib.types import Filters, SearchReply, SearchRequest, Tool
 
 KEPT = OUT / "replies.json"

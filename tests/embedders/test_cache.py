@@ -17,7 +17,8 @@ from toolcrib.embedders import cache
 from toolcrib.embedders.cache import CachedEmbedder
 from toolcrib.embedders.models import unit_rows
 from toolcrib.errors import SettingsError
-from toolcrib.search.vectors import Embedder, Vectors
+from toolcrib.search.embedder import Embedder
+from toolcrib.search.vectors import Vectors
 
 
 class Counting:

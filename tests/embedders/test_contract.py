@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolcrib.embedders.cache import CachedEmbedder
 from toolcrib.embedders.models import load
-from toolcrib.search.vectors import Embedder
+from toolcrib.search.embedder import Embedder
 
 KINDS = ("static", "model2vec", "cached")
 TEXTS = ("find the file", "send a mail", "opening issues.", "the last content of a file, and more words to pad it out")

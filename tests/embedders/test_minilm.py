@@ -12,10 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from toolcrib.embedders import models
 from toolcrib.embedders.models import MINILM_SHA256, MiniLM, load
 from toolcrib.errors import MissingExtra, SettingsError
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.engine import search
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
-from toolcrib.search.vectors import Embedder, default_table
+from toolcrib.search.vectors import default_table
 from toolcrib.types import SearchRequest, Tool
 
 DIM = 8

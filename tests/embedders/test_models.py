@@ -12,7 +12,7 @@ from tests.embedders.conftest import ROWS, WORDS, make_tokenizer
 
 from toolcrib.embedders.models import Model2Vec, StaticEmbedder, load
 from toolcrib.errors import MissingExtra, NotFound, SettingsError
-from toolcrib.search.vectors import Embedder
+from toolcrib.search.embedder import Embedder
 
 
 def rows(*words: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:

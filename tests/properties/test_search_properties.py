@@ -17,7 +17,7 @@ from tests.deadlines import cpu_deadline
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
-from toolcrib.state.saved_index import load_index, save_index
+from toolcrib.state.index_file import load_index, save_index
 from toolcrib.types import Filters, Hit, SearchReply, SearchRequest, Tool, Visibility
 
 relaxed = settings(deadline=None, max_examples=40)

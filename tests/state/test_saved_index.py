@@ -22,7 +22,7 @@ from toolcrib.search.features import SemanticModel
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.segment import ANALYSIS_VERSION
 from toolcrib.search.vectors import Vectors, WordPieceTable, default_table
-from toolcrib.state import saved_index
+from toolcrib.state import index_file, saved_index
 from toolcrib.state.options import StateOptions
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.testing import FakeProvider, FakeSource, ready
@@ -136,12 +136,12 @@ def test_a_file_of_another_version_is_not_used(
 ) -> None:
     save_index(Index.build(TOOLS[:5]), path)
     analyzed.clear()
-    monkeypatch.setattr(saved_index, name, "another")
-    saved_index._libraries.cache_clear()
+    monkeypatch.setattr(index_file, name, "another")
+    index_file._libraries.cache_clear()
     try:
         load_index(path, TOOLS[:5])
     finally:
-        saved_index._libraries.cache_clear()
+        index_file._libraries.cache_clear()
     assert len(analyzed) == 5
 
 

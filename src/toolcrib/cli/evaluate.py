@@ -22,11 +22,12 @@ from toolcrib.cli.output import UsageError, echo, echo_error
 from toolcrib.cli.tables import new_table, table_console
 from toolcrib.embedders.models import load
 from toolcrib.gateway.keywords import ToolDescriber, ToolKeywords, add_keywords, load_hook
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.evaluation import SEED, LabelledQuery, evaluate, false_answers, lost_answers, score
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.options import PastOptions, Scorer
 from toolcrib.search.past import PastRequests
-from toolcrib.search.vectors import Embedder, default_table
+from toolcrib.search.vectors import default_table
 from toolcrib.settings.loader import KeywordsByTool, read_keywords
 from toolcrib.state.memory import MemoryStore
 

@@ -23,7 +23,8 @@ import numpy as np
 from toolcrib.embedders.models import load, unit_rows
 from toolcrib.errors import SettingsError
 from toolcrib.private_files import create_private_database, make_private_folder
-from toolcrib.search.vectors import Embedder, Vectors, quantize
+from toolcrib.search.embedder import Embedder
+from toolcrib.search.vectors import Vectors, quantize
 
 _KEY_BYTES = 16
 

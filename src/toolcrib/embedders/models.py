@@ -20,8 +20,9 @@ import numpy.typing as npt
 from toolcrib.embedders.wordpiece import WordPieceTokenizer
 from toolcrib.errors import MissingExtra, SettingsError, ToolcribError
 from toolcrib.names import nearest
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.options import BUILT_IN_EMBEDDER
-from toolcrib.search.vectors import TABLE_SHA256, Embedder, Vectors, default_table
+from toolcrib.search.vectors import TABLE_SHA256, Vectors, default_table
 
 
 class Model2Vec:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 
+from toolcrib import search
 from toolcrib.catalog import Catalog, build_entry
 from toolcrib.containment import contained
 from toolcrib.errors import InvalidName, InvalidTool, ServerUnavailable, ToolcribError
@@ -21,13 +22,12 @@ from toolcrib.gateway.offers import MergedTools, ProviderTools, invalid_field, r
 from toolcrib.gateway.policy import allows_everything, may_see_some
 from toolcrib.gateway.provider_state import declared_cache_s, failure_reason, read_tools
 from toolcrib.gateway.server_states import namespace_of
-from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
+from toolcrib.gateway.snapshot import Snapshot
 from toolcrib.gateway.view import ResolvedTool, View, may_see, resolve_at
 from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.providers.adapters import adapt
 from toolcrib.providers.base import Backend, Provider, ProviderFeature, display_name
 from toolcrib.schema import signature
-from toolcrib.search.grouping import group_same_tools
 from toolcrib.types import (
     BackendKind,
     Context,
@@ -219,7 +219,7 @@ def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, 
     ordered = [*named, *sorted(others, key=lambda hit: (-hit.score, hit.tool.id))]
     ordered.sort(key=lambda hit: hit.query)
     if request.group_same:
-        ordered = group_same_tools(ordered)
+        ordered = search.group_same_tools(ordered)
     shown: list[Hit] = []
     counts: dict[int, int] = {}
     for hit in ordered:
@@ -309,7 +309,7 @@ def _is_valid_hit(hit: Any) -> bool:
 def _resolve(tool: Tool, backend: Backend) -> ResolvedTool | None:
     gathered = MergedTools.merge([ProviderTools(backend, [tool])])
     catalog = Catalog.build(gathered.tools)
-    return resolve_at(Snapshot.from_parts(gathered, catalog, empty_snapshot().index), 0) if len(catalog) else None
+    return resolve_at(Snapshot.from_parts(gathered, catalog, None), 0) if len(catalog) else None
 
 
 def _search_failure(error: Exception, timeout_s: float) -> str:

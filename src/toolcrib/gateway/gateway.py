@@ -60,10 +60,10 @@ from toolcrib.resources.router import URI_BLOCKS
 from toolcrib.resources.uris import with_public_apps
 from toolcrib.schema import example, signature
 from toolcrib.schema.arguments import merge_arguments
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.text import CUT_NOTE, parse_query, read_queries
-from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.saved_index import SavedIndex

@@ -8,6 +8,8 @@ has a vector, and while the embedder does not answer, only words and the built-i
 embedded within a deadline. An embedder that fails never fails a search.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 from collections import OrderedDict
@@ -22,17 +24,13 @@ from typing import Final
 import anyio
 import anyio.abc
 import anyio.to_thread
-import numpy as np
 
+from toolcrib import search
 from toolcrib.gateway.offers import ProviderTools, same_tools
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
 from toolcrib.gateway.view import MAX_EMBEDDED_REQUEST_TOOLS
-from toolcrib.search.embedding import CosineScale, tool_text
-from toolcrib.search.engine import prepare
-from toolcrib.search.features import SemanticModel, default_semantic_model
-from toolcrib.search.index import Index
-from toolcrib.search.vectors import Embedder, Floats, QuantizedRows, Vectors, default_table, quantize
+from toolcrib.search.embedder import Embedder
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import ServerStatus, Tool
 
@@ -76,11 +74,11 @@ class BackgroundVectors:
         """How many vectors were computed so far."""
 
     @cached_property
-    def scale(self) -> CosineScale:
+    def scale(self) -> search.CosineScale:
         """The scale of the cosines, measured before the first vector is known."""
-        return CosineScale.of(self._embedder)
+        return search.CosineScale.of(self._embedder)
 
-    def rows(self, texts: Sequence[str]) -> QuantizedRows:
+    def rows(self, texts: Sequence[str]) -> search.QuantizedRows:
         """Return one row per text; those with scale 0 are not known yet, and wait to be embedded from now on."""
         keys = [_text_key(text) for text in texts]
         with self._lock:
@@ -98,7 +96,7 @@ class BackgroundVectors:
                     self._known.move_to_end(key)
         if begins:
             self._wake()
-        return _unpacked([row or bytes(_SCALE_BYTES + self.dim) for row in found], self.dim)
+        return search.unpacked_rows(found, self.dim)
 
     def waiting(self) -> int:
         """How many texts wait to be embedded."""
@@ -139,40 +137,19 @@ class BackgroundVectors:
         if not group:
             return ()
         _ = self.scale
-        rows = quantize(checked_vectors(self._embedder.embed([*group.values()]), len(group), self.dim))
-        return zip(group, _packed(rows), strict=True)
+        rows = search.quantize(search.checked_vectors(self._embedder.embed([*group.values()]), len(group), self.dim))
+        return zip(group, search.packed_rows(rows), strict=True)
 
 
 def _text_key(text: str) -> bytes:
     return blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-_SCALE_BYTES: Final = 4
-
-
-def _packed(rows: QuantizedRows) -> list[bytes]:
-    scales = rows.scales.astype(np.float32)
-    return [scale.tobytes() + row.tobytes() for scale, row in zip(scales, rows.values, strict=True)]
-
-
-def _unpacked(rows: Sequence[bytes], dim: int) -> QuantizedRows:
-    table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), _SCALE_BYTES + dim)
-    scales = np.ascontiguousarray(table[:, :_SCALE_BYTES]).view(np.float32).reshape(len(rows))
-    return QuantizedRows(np.ascontiguousarray(table[:, _SCALE_BYTES:]).view(np.int8), scales)
-
-
-def checked_vectors(vectors: Vectors, count: int, dim: int) -> Vectors:
-    """Return the vectors of an embedder. Raises `ValueError` for another shape, or values that are not finite."""
-    if vectors.shape != (count, dim) or not np.isfinite(vectors).all():
-        raise ValueError(f"vectors of shape {vectors.shape} for {count} texts, or with values that are not finite")
-    return vectors
-
-
 @dataclass(frozen=True, slots=True)
 class EmbeddedRequest:
     """The vectors of the queries of a request, by text; fewer if the embedder failed."""
 
-    vectors: Mapping[str, Floats]
+    vectors: Mapping[str, search.Floats]
     failure: str = ""
     """The type of the error; empty if there was none."""
 
@@ -207,7 +184,7 @@ class RequestEmbedder:
         self._failing = False
         return EmbeddedRequest(dict(zip(texts, vectors, strict=True)))
 
-    async def _within_deadline(self, texts: Sequence[str]) -> Vectors:
+    async def _within_deadline(self, texts: Sequence[str]) -> search.Vectors:
         self._check_overdue()
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_MAX_REQUESTS)
@@ -228,14 +205,14 @@ class RequestEmbedder:
         if self._overdue:
             raise TimeoutError("an earlier call has not ended yet")
 
-    def _call(self, call: "_Call", texts: Sequence[str]) -> Vectors:
+    def _call(self, call: _Call, texts: Sequence[str]) -> search.Vectors:
         with self._lock:
             if call.is_given_up:
                 raise TimeoutError("it waited for earlier calls for too long")
             self._check_overdue()
             call.is_running = True
         try:
-            return checked_vectors(self.embedder.embed(texts), len(texts), self.embedder.dim)
+            return search.checked_vectors(self.embedder.embed(texts), len(texts), self.embedder.dim)
         finally:
             with self._lock:
                 call.is_running = False
@@ -274,7 +251,6 @@ class IndexMaintenance:
         self._is_connecting, self._get, self._put = is_connecting, get, put
         self._wake, self._wake_from_thread = wake, wake_from_thread
         self._idle = anyio.Event()
-        self._model = default_semantic_model()
         self._vectors: BackgroundVectors | None = None
         self._used = 0
         """How many vectors were computed when the index last got them."""
@@ -287,7 +263,7 @@ class IndexMaintenance:
     def use_embedder(self, embedder: Embedder, tools: Embedder | None = None) -> None:
         """Compare meanings with this embedder as well; `tools` embeds tools, by default the same."""
         self._vectors = BackgroundVectors(tools or embedder, self._wake_from_thread)
-        self._model, self._used = SemanticModel(default_table(), embedder, self._vectors), 0
+        self._model, self._used = search.SemanticModel(search.default_table(), embedder, self._vectors), 0
         self._retry_at, self._pause_s = inf, self._options.retry_s
         self._wake()
 
@@ -312,13 +288,16 @@ class IndexMaintenance:
 
     def has_news(self, snapshot: Snapshot) -> bool:
         """Whether the index lacks vectors that are known by now."""
-        return snapshot.index.model != self._model or (self._vectors is not None and self._vectors.version > self._used)
+        vectors = self._vectors
+        return vectors is not None and (vectors.version > self._used or snapshot.index.model != self._model)
 
     def with_vectors(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the vectors that are known of its tools. Takes milliseconds."""
-        self._used = 0 if self._vectors is None else self._vectors.version
+        if self._vectors is None:
+            return snapshot
+        self._used = self._vectors.version
         index = snapshot.index.with_vectors(self._model)
-        return snapshot if index is snapshot.index else replace(snapshot, index=index)
+        return snapshot if index is snapshot.index else replace(snapshot, built=index)
 
     async def embed_request_tools(self, tools: Sequence[Tool]) -> None:
         """Embed the tools of a request, if they are few, so that its answer does not depend on other requests."""
@@ -327,7 +306,7 @@ class IndexMaintenance:
             return
         try:
             with anyio.move_on_after(self._options.list_timeout_s):
-                work = partial(vectors.embed_of_request, [*map(tool_text, tools)])
+                work = partial(vectors.embed_of_request, [*map(search.tool_text, tools)])
                 await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
         except Exception as error:  # noqa: BLE001 - as below
             self._note_failure(vectors, error)
@@ -389,17 +368,17 @@ class IndexMaintenance:
         """Replace the index by a merged one, and save it. Views and their versions stay the same."""
         before = self._get()
         try:
-            merged = await anyio.to_thread.run_sync(self._merged, before.index, abandon_on_cancel=True)
+            merged = await anyio.to_thread.run_sync(self._merged, before, abandon_on_cancel=True)
         except Exception:
             logger.exception("the index could not be merged; it stays as it is")
         else:
-            self._put(before if merged is before.index else replace(before, index=merged))
+            self._put(before if merged is before.index else replace(before, built=merged))
         scope.cancel()
 
-    def _merged(self, index: Index) -> Index:
-        saved = self._saved
+    def _merged(self, snapshot: Snapshot) -> search.Index:
+        saved, index = self._saved, snapshot.index
         merged = index.merged() if saved is None else saved.improve(index, save=not self._is_connecting())
-        prepare(merged)
+        search.prepare(merged)
         return merged
 
 
@@ -444,7 +423,8 @@ class SnapshotBuilder:
         snapshot = (
             embedded if same else Snapshot.build(tools, embedded, options=self._options.search, saved=self._saved)
         )
-        prepare(snapshot.index)
+        if snapshot.built is not None:
+            search.prepare(snapshot.built)
         return snapshot
 
     def _commit(self, tools: tuple[ProviderTools, ...], snapshot: Snapshot, version: int) -> None:

@@ -5,6 +5,8 @@ holds in memory; a background task merges it into the state store, which other p
 anonymous requests without a session, nor of tools that came with a request.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import time
@@ -18,10 +20,10 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from toolcrib import search
 from toolcrib.errors import InvalidRequest, StateUnavailable
 from toolcrib.gateway.sessions import session_key
 from toolcrib.search.options import PastOptions
-from toolcrib.search.past import PastRequests, request_words
 from toolcrib.state.base import StateCodec, StateStore, StateTable
 from toolcrib.types import JSON, Context, Hit
 
@@ -60,24 +62,24 @@ def tenant_key(tenant: str | None) -> str:
     return json.dumps(tenant)
 
 
-def saved_table(state: StateStore, options: PastOptions | None = None) -> StateTable[PastRequests]:
+def saved_table(state: StateStore, options: PastOptions | None = None) -> StateTable[search.PastRequests]:
     """The table of the past of each tenant, within these bounds."""
     bounds = options or PastOptions()
 
-    def decode(saved: JSON) -> PastRequests:
+    def decode(saved: JSON) -> search.PastRequests:
         try:
-            return PastRequests.from_dict(saved, bounds)
+            return search.PastRequests.from_dict(saved, bounds)
         except InvalidRequest as error:
             raise ValueError(error.message) from error
 
-    codec = StateCodec(PastRequests.to_dict, decode)
+    codec = StateCodec(search.PastRequests.to_dict, decode)
     return state.table(PAST_TABLE, codec, max_entries=bounds.tenants, durable=True)
 
 
-async def forget_saved(table: StateTable[PastRequests], tenant: str | None, tool_id: str | None) -> int:
+async def forget_saved(table: StateTable[search.PastRequests], tenant: str | None, tool_id: str | None) -> int:
     """Forget what is saved of a tenant, or of one tool there; return how many tools had a past."""
 
-    def change(saved: PastRequests | None) -> tuple[PastRequests | None, int]:
+    def change(saved: search.PastRequests | None) -> tuple[search.PastRequests | None, int]:
         left = _without(saved, tool_id)
         return left, (0 if saved is None else len(saved)) - (0 if left is None else len(left))
 
@@ -105,7 +107,7 @@ _SEARCHES: Final[StateCodec[tuple[_WaitingSearch, ...]]] = StateCodec(
 )
 
 
-def _without(past: PastRequests | None, tool_id: str | None) -> PastRequests | None:
+def _without(past: search.PastRequests | None, tool_id: str | None) -> search.PastRequests | None:
     """The past without that of a tool, or of all tools; None if nothing is left."""
     left = None if past is None or tool_id is None else past.without(tool_id)
     return left or None
@@ -131,13 +133,13 @@ _Records = list[tuple[tuple[str, ...], str]]
 class _Tenant:
     """What this process knows of a tenant."""
 
-    past: PastRequests
+    past: search.PastRequests
     loaded: float
     """When it was read from the store, by `time.monotonic`."""
     unsaved: _Records = field(default_factory=list)
     saving: bool = False
 
-    def replace(self, past: PastRequests) -> None:
+    def replace(self, past: search.PastRequests) -> None:
         """Use what the store has; the same object stays if nothing differs, with what searches computed from it."""
         if past != self.past:
             self.past = past
@@ -167,7 +169,7 @@ class PastRecorder:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    async def of(self, ctx: Context) -> PastRequests | None:
+    async def of(self, ctx: Context) -> search.PastRequests | None:
         """Return the past of the caller's tenant; None if past requests are not used."""
         return None if self._options is None else (await self._tenant(tenant_key(ctx.caller.tenant))).past
 
@@ -181,7 +183,7 @@ class PastRecorder:
         new = [
             _WaitingSearch(words, tuple(ids))
             for text, ids in zip(queries, found, strict=True)
-            if (words := request_words(text))
+            if (words := search.request_words(text))
         ]
         if new:
             await self._searches.update(
@@ -217,7 +219,7 @@ class PastRecorder:
             return 0
         known = await self._tenant(tenant_key(tenant))
         known.unsaved = [one for one in known.unsaved if tool_id not in (None, one[1])]
-        before, known.past = known.past, _without(known.past, tool_id) or PastRequests(self._options)
+        before, known.past = known.past, _without(known.past, tool_id) or search.PastRequests(self._options)
         return max(len(before) - len(known.past), await forget_saved(self._saved, tenant, tool_id))
 
     # -- the store -------------------------------------------------------------------------------------------------
@@ -248,11 +250,11 @@ class PastRecorder:
         begun = self._clock()
         try:
             saved = await self._saved.get(key)
-            past = saved or PastRequests(self._options)
+            past = saved or search.PastRequests(self._options)
         except StateUnavailable as error:
             self._warn("read", error)
             past = None
-        known = self._tenants.setdefault(key, _Tenant(PastRequests(self._options), -1.0))
+        known = self._tenants.setdefault(key, _Tenant(search.PastRequests(self._options), -1.0))
         # Requests that were recorded meanwhile may be missing in what was read.
         if past is not None and known.loaded < begun and not known.unsaved and not known.saving:
             known.replace(past)
@@ -300,8 +302,8 @@ class PastRecorder:
 
 
 def _merged(
-    records: _Records, options: PastOptions | None, saved: PastRequests | None
-) -> tuple[PastRequests, PastRequests]:
+    records: _Records, options: PastOptions | None, saved: search.PastRequests | None
+) -> tuple[search.PastRequests, search.PastRequests]:
     """Add requests to what is saved."""
-    past = (saved or PastRequests(options)).with_requests(records)
+    past = (saved or search.PastRequests(options)).with_requests(records)
     return past, past

@@ -40,8 +40,8 @@ from toolcrib.gateway.provider_state import (
 from toolcrib.gateway.snapshot import Snapshot
 from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
 from toolcrib.sanitize import listing
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.vectors import Embedder
 from toolcrib.state.base import StateStore
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import BackendKind, Caller, Context, Rejected, ServerState, ServerStatus, Unsubscribe

@@ -1,15 +1,17 @@
 """A snapshot: every shared tool at one moment, how it is searched, and which backends run it. It never changes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from toolcrib import search
 from toolcrib.catalog import Catalog
 from toolcrib.gateway.offers import MergedTools, ProviderTools, RejectedDefinition
 from toolcrib.providers.accounts import find_accounts
 from toolcrib.providers.base import Backend
 from toolcrib.sanitize import visible
-from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.types import Rejected
@@ -20,7 +22,8 @@ class Snapshot:
     """All shared tools at one moment."""
 
     catalog: Catalog
-    index: Index
+    built: search.Index | None
+    """The index of the tools; None if there are none, and the options are those of an empty index."""
     backends: tuple[tuple[Backend, ...], ...]
     """The backends of each tool, by position; one or more."""
     rejected: tuple[RejectedDefinition, ...] = ()
@@ -34,28 +37,29 @@ class Snapshot:
     def build(
         cls,
         offers: Iterable[ProviderTools],
-        previous: "Snapshot | None",
+        previous: Snapshot | None,
         *,
         options: SearchOptions | None = None,
         saved: SavedIndex | None = None,
-    ) -> "Snapshot":
+    ) -> Snapshot:
         """Build a snapshot; the search is configured as in `previous` unless given otherwise.
 
         Tools that the `saved` index knows are not analyzed.
         """
         gathered = MergedTools.merge(offers)
         catalog = Catalog.build(gathered.tools, previous=previous.catalog if previous else None)
-        before = previous.index if previous else None
-        build = Index.build if saved is None else saved.build
-        index = build(catalog.tools, previous=before, options=options)
-        return cls.from_parts(gathered, catalog, index)
+        before = previous.built if previous else None
+        if not catalog.tools and before is None and options in (None, SearchOptions()):
+            return cls.from_parts(gathered, catalog, None)
+        build = search.Index.build if saved is None else saved.build
+        return cls.from_parts(gathered, catalog, build(catalog.tools, previous=before, options=options))
 
     @classmethod
-    def from_parts(cls, gathered: MergedTools, catalog: Catalog, index: Index) -> "Snapshot":
+    def from_parts(cls, gathered: MergedTools, catalog: Catalog, index: search.Index | None) -> Snapshot:
         """Join a catalog and an index of the merged tools with their backends."""
         return cls(
             catalog=catalog,
-            index=index,
+            built=index,
             backends=tuple(gathered.backends[tool.key] for tool in catalog.tools),
             accounts=find_accounts(catalog.tools),
             marked=tuple(
@@ -76,8 +80,13 @@ class Snapshot:
             ),
         )
 
+    @property
+    def index(self) -> search.Index:
+        """The index of the tools. Without any, the search is loaded when this is first read, and not before."""
+        return search.empty_index() if self.built is None else self.built
+
 
 @cache
 def empty_snapshot() -> Snapshot:
-    """The snapshot without tools. Built on first use, since it loads the search."""
+    """The snapshot without tools."""
     return Snapshot.build((), None)

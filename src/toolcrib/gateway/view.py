@@ -4,6 +4,8 @@ A view never asks a provider for anything. A tool outside its mask does not exis
 suggestions or errors. Indexes of request tools are cached by content, independent of the caller who brought them.
 """
 
+from __future__ import annotations
+
 import marshal
 import threading
 from bisect import insort
@@ -14,6 +16,7 @@ from hashlib import blake2b
 from operator import attrgetter, is_
 from typing import Any, TypeVar
 
+import toolcrib.search
 from toolcrib.catalog import Catalog, ambiguous_name
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.offers import MergedTools, ProviderTools
@@ -23,13 +26,8 @@ from toolcrib.providers.accounts import is_group_tool, with_accounts
 from toolcrib.providers.base import Backend
 from toolcrib.schema import Schema, signature
 from toolcrib.schema.repair import read_schema
-from toolcrib.search.engine import listing, request_texts, search
-from toolcrib.search.features import SemanticModel, default_semantic_model
-from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
-from toolcrib.search.past import PastRequests
-from toolcrib.search.vectors import Floats
 from toolcrib.types import Action, Caller, Decision, Filters, Key, Object, Policy, SearchReply, SearchRequest, Tool
 
 _MAX_SCOPES = 4096
@@ -76,7 +74,7 @@ class View:
     """Tools of the request, without those that a visible shared tool of the same key replaces."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
     """Values derived from this view; they live as long as the view."""
-    base: "View | None" = None
+    base: View | None = None
     """The same view without the request's tools; it lives longer."""
     shadowed: frozenset[Key] = frozenset()
     """The tools of `base` that a tool of the request replaces."""
@@ -198,7 +196,7 @@ class View:
 
     def listing(self, filters: Filters) -> tuple[Tool, ...]:
         """Return every tool that a search can find, by id."""
-        found = listing(self.snapshot.index, filters, mask=self.mask, overlay=self._overlay)
+        found = toolcrib.search.listing(self.snapshot.index, filters, mask=self.mask, overlay=self._overlay)
         return tuple(map(self._as_seen, found)) if self._narrowed else found
 
     def _as_seen(self, tool: Tool) -> Tool:
@@ -213,8 +211,8 @@ class View:
         *,
         lexicon: Lexicon | None = None,
         boosts: Mapping[str, float] | None = None,
-        embedded: Mapping[str, Floats] | None = None,
-        past: PastRequests | None = None,
+        embedded: Mapping[str, toolcrib.search.Floats] | None = None,
+        past: toolcrib.search.PastRequests | None = None,
         complete: bool = True,
     ) -> SearchReply:
         """Search the view; the gateway adds the servers to the reply.
@@ -223,7 +221,7 @@ class View:
         of `request_texts`; `past` has the requests of the caller's tenant. Where the snapshot is not `complete`, the
         reply does not say that nothing fits.
         """
-        reply = search(
+        reply = toolcrib.search.search(
             self.snapshot.index,
             request,
             mask=self.mask,
@@ -247,7 +245,7 @@ class View:
         self, request: SearchRequest, options: SearchOptions, lexicon: Lexicon | None = None
     ) -> tuple[str, ...]:
         """The texts of a request that a search compares by an embedder; none without one."""
-        return request_texts(
+        return toolcrib.search.request_texts(
             self.snapshot.index, request, mask=self.mask, overlay=self._overlay, options=options, lexicon=lexicon
         )
 
@@ -256,10 +254,10 @@ class View:
         return self.snapshot.index.view(self.mask).lacks_vectors()
 
     @property
-    def _overlay(self) -> Index | None:
+    def _overlay(self) -> toolcrib.search.Index | None:
         return self.overlay.index if self.overlay.catalog.tools else None
 
-    def memoized(self, key: Hashable, make: Callable[["View"], _T]) -> _T:
+    def memoized(self, key: Hashable, make: Callable[[View], _T]) -> _T:
         """Return what `make` returns for this view, computed once."""
         if key not in self.memo:
             self.memo[key] = make(self)
@@ -306,7 +304,7 @@ class ViewCache:
         self._policy = policy
         self._by_scope = dict(made or {})
 
-    def rebase(self, snapshot: Snapshot) -> "ViewCache":
+    def rebase(self, snapshot: Snapshot) -> ViewCache:
         """Return the views of another snapshot; if only its index differs, they keep what they memoized."""
         if snapshot.catalog is not self.snapshot.catalog:
             return ViewCache(snapshot, self._policy)
@@ -342,7 +340,7 @@ def may_see(policy: Policy, caller: Caller, tool: Tool) -> bool:
 class _CachedOverlay:
     tools: tuple[Tool, ...]
     catalog: Catalog
-    index: Index
+    index: toolcrib.search.Index
     mark: str
     """A hash of the catalog's content."""
     beside: str = ""
@@ -350,7 +348,7 @@ class _CachedOverlay:
     vectors: int = 0
     """The version of the embedder's vectors that the index has."""
 
-    def with_vectors(self) -> "_CachedOverlay":
+    def with_vectors(self) -> _CachedOverlay:
         """Return the same with the vectors of tools that became known meanwhile."""
         known = self.index.model.tools
         if known is None or known.version == self.vectors:
@@ -369,7 +367,7 @@ class OverlayCache:
         self._keys_by_identity: dict[tuple[int, ...], int] = {}
         """Keys into `_overlays`, by the identities of the tools."""
         self._count = 0
-        self._without_vectors = default_semantic_model()
+        self._without_vectors: toolcrib.search.SemanticModel | None = None
         self._lock = threading.Lock()
 
     def is_cached(self, tools: tuple[Tool, ...]) -> bool:
@@ -405,21 +403,23 @@ class OverlayCache:
         overlay = Snapshot(kept.catalog, kept.index, ((offer.backend,),) * len(kept.catalog))
         return replace(view, overlay=overlay, version=f"{view.version}.{kept.mark}", memo={}, base=view)
 
-    def _overlay_for(self, tools: tuple[Tool, ...], shared: Index, beside: str) -> _CachedOverlay:
+    def _overlay_for(self, tools: tuple[Tool, ...], shared: toolcrib.search.Index, beside: str) -> _CachedOverlay:
         place = self._key_of(tools)
         kept = self._cached(place, tools, shared)
         if kept is not None and (kept.beside == beside or not beside):
             return kept
         if kept is None:
             catalog = Catalog.build(tools)
-            index = Index.build(catalog.tools, options=shared.options, model=self._model_for(tools, shared.model))
+            index = toolcrib.search.Index.build(
+                catalog.tools, options=shared.options, model=self._model_for(tools, shared.model)
+            )
             made = _CachedOverlay(tools, catalog, index, catalog.fingerprint(None), beside)
         else:
             made = replace(kept, beside=beside)
         self._store(place, made)
         return made
 
-    def _model_for(self, tools: Sequence[Tool], shared: SemanticModel) -> SemanticModel:
+    def _model_for(self, tools: Sequence[Tool], shared: toolcrib.search.SemanticModel) -> toolcrib.search.SemanticModel:
         """The shared model, or an equal one that embeds no tools if there are too many."""
         if len(tools) <= MAX_EMBEDDED_REQUEST_TOOLS or shared.tools is None:
             return shared
@@ -437,7 +437,7 @@ class OverlayCache:
             kept = self._overlays.get(place)
         return place if kept is not None and all(map(is_, kept.tools, tools)) else None
 
-    def _cached(self, place: int, tools: tuple[Tool, ...], shared: Index) -> _CachedOverlay | None:
+    def _cached(self, place: int, tools: tuple[Tool, ...], shared: toolcrib.search.Index) -> _CachedOverlay | None:
         with self._lock:
             kept = self._overlays.get(place)
             if kept is None or not _is_reusable(kept, tools, shared):
@@ -505,7 +505,7 @@ def _content_repr(tool: Tool) -> str:
         return tool.id
 
 
-def _is_reusable(kept: _CachedOverlay, tools: tuple[Tool, ...], shared: Index) -> bool:
+def _is_reusable(kept: _CachedOverlay, tools: tuple[Tool, ...], shared: toolcrib.search.Index) -> bool:
     """Whether the overlay has these tools, and an index like the shared one."""
     return kept.tools == tools and kept.index.model == shared.model and kept.index.options == shared.options
 

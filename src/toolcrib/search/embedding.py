@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.text import split_words
-from toolcrib.search.vectors import Embedder, QuantizedRows, Vectors, quantize
+from toolcrib.search.vectors import QuantizedRows, Vectors, quantize
 from toolcrib.types import Tool
 
 Bools = npt.NDArray[np.bool_]
@@ -159,3 +160,29 @@ _EXAMPLES = (
     ("make the photo smaller", "resize image: Changes the width and height of a picture."),
 )
 """Requests and the texts of tools that fit them."""
+
+
+_SCALE_BYTES = 4
+
+
+def packed_rows(rows: QuantizedRows) -> list[bytes]:
+    """Each row as bytes: the scale as float32, and the components."""
+    scales = rows.scales.astype(np.float32)
+    return [scale.tobytes() + row.tobytes() for scale, row in zip(scales, rows.values, strict=True)]
+
+
+def unpacked_rows(rows: Sequence[bytes | None], dim: int) -> QuantizedRows:
+    """The rows that `packed_rows` packed; None gives a row with scale 0."""
+    empty = bytes(_SCALE_BYTES + dim)
+    table = np.frombuffer(b"".join([row or empty for row in rows]), dtype=np.uint8).reshape(
+        len(rows), _SCALE_BYTES + dim
+    )
+    scales = np.ascontiguousarray(table[:, :_SCALE_BYTES]).view(np.float32).reshape(len(rows))
+    return QuantizedRows(np.ascontiguousarray(table[:, _SCALE_BYTES:]).view(np.int8), scales)
+
+
+def checked_vectors(vectors: Vectors, count: int, dim: int) -> Vectors:
+    """Return the vectors of an embedder. Raises `ValueError` for another shape, or values that are not finite."""
+    if vectors.shape != (count, dim) or not np.isfinite(vectors).all():
+        raise ValueError(f"vectors of shape {vectors.shape} for {count} texts, or with values that are not finite")
+    return vectors

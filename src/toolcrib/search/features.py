@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAnalyzer, Vocabulary, WordStream
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.embedding import ComputedVectors, NoVectors, ToolVectors, tool_text, unknown_rows
 from toolcrib.search.intent import TOOL_VERBS
 from toolcrib.search.literals import PARAMETER_KINDS
 from toolcrib.search.text import STOP_WORDS, WHOLE_NAME, WordMemo, is_unspaced
 from toolcrib.search.vectors import (
     COARSE_COMPONENTS,
-    Embedder,
     QuantizedRows,
     QueryVectors,
     WordPieceTable,

@@ -7,7 +7,7 @@ a tool they cannot see changes nothing for them. Segments know nothing about per
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from math import log
 from typing import Any, Protocol
 
@@ -308,6 +308,12 @@ class Index:
         """The positions of the tools with that id."""
         found = [places[segment.positions_of(id_)] for segment, places in self._pairs()]
         return [position for at in found for position in at.tolist() if position >= 0]
+
+
+@cache
+def empty_index() -> Index:
+    """The index without tools."""
+    return Index.build(())
 
 
 def index_from_segment(

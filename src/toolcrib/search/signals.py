@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.analysis import MAX_NAME_WORDS
+from toolcrib.search.embedder import Embedder
 from toolcrib.search.embedding import MAX_REQUEST, zero_non_finite
 from toolcrib.search.features import WORD_SLOTS, SemanticModel, stem_key
 from toolcrib.search.index import SegmentView
@@ -25,9 +26,9 @@ from toolcrib.search.options import SearchOptions, SignalWeights
 from toolcrib.search.past import PastMatch
 from toolcrib.search.segment import Segment
 from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, WordMemo, stem
-from toolcrib.search.vectors import Embedder, quantize_unit_vectors
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.search.vectors import quantize_query as vectors_of
+from toolcrib.search.vectors import quantize_unit_vectors
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from io import BytesIO
 from itertools import chain, count
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
@@ -36,31 +36,6 @@ class Translate(Protocol):
 
 Vectors = npt.NDArray[np.float32]
 """float32[texts, components]; every row has unit length or is zero."""
-
-
-@runtime_checkable
-class Embedder(Protocol):
-    """Turns texts into vectors whose dot product is their similarity in meaning, -1 to 1.
-
-    Several threads may use one embedder at the same time.
-    """
-
-    @property
-    def name(self) -> str:
-        """Identifies the embedder and its model: two embedders with the same name give the same vectors."""
-
-    @property
-    def dim(self) -> int:
-        """Components of a vector, 1 or more."""
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text, in order: float32[n, dim].
-
-        A row has unit length, or is zero if the model knows nothing about the text, such as an empty one: that means
-        "no signal", not "no match". Any text is accepted. Apart from rounding, the vector of a text does not
-        depend on the other texts.
-        """
-
 
 TABLE_SHA256 = "311a54437eb1cdcd7940959033a0ce7636eae50a146868553af734d2f1ebbe97"
 """The hash of the table's file in the package."""

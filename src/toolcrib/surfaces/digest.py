@@ -4,6 +4,8 @@ It consists of names, kinds and single words, and repeats no sentence of a serve
 view and the states of the servers, and on nothing else.
 """
 
+from __future__ import annotations
+
 import re
 import threading
 from collections import Counter, OrderedDict, defaultdict
@@ -13,9 +15,9 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 
+from toolcrib import search
 from toolcrib.gateway.server_states import has_problem, namespace_of
 from toolcrib.gateway.view import View
-from toolcrib.search.profile import KIND_GROUPS, MAX_READ, Profile, make_profile, telling_words
 from toolcrib.search.text import split_words, stem
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import ServerState, ServerStatus, Tool, Visibility
@@ -89,7 +91,7 @@ class DigestWriter:
     async def words(self, view: View, statuses: Sequence[ServerStatus]) -> Mapping[str, Sequence[str]]:
         """The most telling words of each server that has tools, best first, by namespace."""
         notes = _notes(view, statuses)
-        return await anyio.to_thread.run_sync(lambda: telling_words(self._describe(view, notes), _WORDS))
+        return await anyio.to_thread.run_sync(lambda: search.telling_words(self._describe(view, notes), _WORDS))
 
     def _remember(self, key: tuple[str, tuple[_Note, ...]], text: str) -> None:
         self._written[key] = text
@@ -100,7 +102,7 @@ class DigestWriter:
     def _compose(self, view: View, notes: Sequence[_Note]) -> str:
         return render_digest(self._describe(view, notes), {note.name: note.state for note in notes}, self._tokens)
 
-    def _describe(self, view: View, notes: Sequence[_Note]) -> Mapping[str, Profile]:
+    def _describe(self, view: View, notes: Sequence[_Note]) -> Mapping[str, search.Profile]:
         about = {note.name: note.about for note in notes}
         tools = _tools_by_namespace(view)
         limit = _read_limit(len(tools))
@@ -125,7 +127,7 @@ def _read_limit(servers: int) -> int:
     >>> [_read_limit(servers) for servers in (1, 128, 129, 1000, 100_000)]
     [64, 64, 32, 8, 8]
     """
-    return max(_MIN_READ, MAX_READ >> max(0, (servers - 1).bit_length() - _READ_WHOLE))
+    return max(_MIN_READ, search.MAX_READ >> max(0, (servers - 1).bit_length() - _READ_WHOLE))
 
 
 def _tools_by_namespace(view: View) -> Mapping[str, Sequence[Tool]]:
@@ -141,22 +143,22 @@ class _ProfileCache:
 
     def __init__(self, max_tools: int) -> None:
         self._max_tools = max_tools
-        self._kept: OrderedDict[tuple[object, ...], tuple[Sequence[Tool], Profile]] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], tuple[Sequence[Tool], search.Profile]] = OrderedDict()
         self._count = 0
         self._lock = threading.Lock()
 
-    def get(self, name: str, tools: Sequence[Tool], about: tuple[str, ...], limit: int) -> Profile:
+    def get(self, name: str, tools: Sequence[Tool], about: tuple[str, ...], limit: int) -> search.Profile:
         key = (name, about, limit, *map(id, tools))
         with self._lock:
             if (kept := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return kept[1]
-        profile = make_profile(name, tools, about, limit=limit)
+        profile = search.make_profile(name, tools, about, limit=limit)
         with self._lock:
             self._put(key, tools, profile)
         return profile
 
-    def _put(self, key: tuple[object, ...], tools: Sequence[Tool], profile: Profile) -> None:
+    def _put(self, key: tuple[object, ...], tools: Sequence[Tool], profile: search.Profile) -> None:
         if key in self._kept:
             return
         self._kept[key] = (tools, profile)  # keeps the tools, so that no other tool gets their identities
@@ -169,12 +171,12 @@ class _ProfileCache:
 # -- rendering -------------------------------------------------------------------------------------------------------
 
 
-def render_digest(profiles: Mapping[str, Profile], states: Mapping[str, str], tokens: int) -> str:
+def render_digest(profiles: Mapping[str, search.Profile], states: Mapping[str, str], tokens: int) -> str:
     """The digest of servers with these profiles, by namespace, within a budget of estimated tokens.
 
     `states` has every known server: its problem, or an empty text.
     """
-    words = telling_words(profiles, _WORDS)
+    words = search.telling_words(profiles, _WORDS)
     others = {name: states[name] for name in sorted(states) if name and name not in profiles}
     failed = [name for name, state in others.items() if state == ServerState.FAILED]
     last = [_name_line(ServerState.FAILED, failed)] if failed else []
@@ -258,7 +260,7 @@ class _KindLines:
 
     def __init__(
         self,
-        profiles: Mapping[str, Profile],
+        profiles: Mapping[str, search.Profile],
         words: Mapping[str, Sequence[str]],
         states: Mapping[str, str],
         last: Sequence[str],
@@ -279,7 +281,7 @@ class _KindLines:
         text = self._text(low)
         return text if estimate_tokens(text) <= tokens else self._counted(tokens)
 
-    def _all_steps(self, profiles: Mapping[str, Profile]) -> Iterator[_Step]:
+    def _all_steps(self, profiles: Mapping[str, search.Profile]) -> Iterator[_Step]:
         for number, group in enumerate(self._groups):
             size = len(group.members) ** _SIZE_POWER
             for place, name in enumerate(group.members):
@@ -331,7 +333,7 @@ _WORD_RANK: Final = 3.0
 """A word for a server comes as late as the name of a server so many places further down."""
 
 
-def _grouped(profiles: Mapping[str, Profile], names: Mapping[str, str]) -> Sequence[_Group]:
+def _grouped(profiles: Mapping[str, search.Profile], names: Mapping[str, str]) -> Sequence[_Group]:
     """The groups that have servers, in a fixed order, and the servers of no kind.
 
     `names` are the names to be shown, by namespace. Typical servers with short names come first.
@@ -342,7 +344,7 @@ def _grouped(profiles: Mapping[str, Profile], names: Mapping[str, str]) -> Seque
             worth = likeness / (_NAME_COST + len(names[name]))
             members[kind].append((place > 0, _says_nothing_new(names[name], kind), -round(worth, 6), name))
     found = []
-    for group in (*KIND_GROUPS, (_OTHER_KIND,)):
+    for group in (*search.KIND_GROUPS, (_OTHER_KIND,)):
         kinds = [kind for kind in group if kind in members]
         if kinds:
             columns = [[name for *_, name in sorted(members[kind])] for kind in kinds]
@@ -356,7 +358,7 @@ def _says_nothing_new(name: str, kind: str) -> bool:
     return set(map(stem, split_words(name))) <= set(map(stem, split_words(kind)))
 
 
-def _kinds_of(profile: Profile) -> Sequence[tuple[str, float]]:
+def _kinds_of(profile: search.Profile) -> Sequence[tuple[str, float]]:
     """The kinds of a server, the closest first, with its likeness to each."""
     found = [one for one in profile.kinds if one.likeness >= _IS_OF_KIND]
     further = (one for one in found[1:] if one.tools > 1 and one.tools >= _MIN_SHARE * profile.tools)

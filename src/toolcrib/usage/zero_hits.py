@@ -16,12 +16,12 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
+from toolcrib import search
 from toolcrib.errors import StateUnavailable
 from toolcrib.gateway.keywords import MAX_PHRASE_CHARS, MAX_PHRASES
 from toolcrib.gateway.past import tenant_key
 from toolcrib.gateway.sessions import session_key
 from toolcrib.middleware.observers import EndedCall, EndedSearch
-from toolcrib.search.past import request_terms
 from toolcrib.state.base import StateCodec, StateStore, StateTable
 from toolcrib.types import JSON
 
@@ -259,7 +259,7 @@ def _group(asked: Sequence[_FruitlessQuery]) -> dict[str, dict[str, ZeroHit]]:
     """Group queries by tenant, and by the stems of their words in any order; those without words are left out."""
     found: dict[str, dict[str, ZeroHit]] = {}
     for one in asked:
-        terms = request_terms(one.text)
+        terms = search.request_terms(one.text)
         if not terms:
             continue
         groups, key = found.setdefault(one.tenant, {}), " ".join(sorted(terms))
