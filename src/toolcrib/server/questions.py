@@ -16,7 +16,7 @@ _WITHDRAW_S: Final = 1.0
 """How long to try to withdraw a question, in seconds, from a client that may no longer read."""
 
 
-class _OpenQuestion:
+class _ClientQuestion:
     def __init__(self) -> None:
         self.answered = anyio.Event()
         self.outcome: Response | ErrorResponse | None = None
@@ -27,12 +27,12 @@ class Questions:
 
     def __init__(self, session: ServerSession) -> None:
         self._session = session
-        self._open: dict[RequestId, _OpenQuestion] = {}
+        self._open: dict[RequestId, _ClientQuestion] = {}
 
     async def ask(self, send: SendMessage, method: str, params: Object, timeout_s: float) -> Object:
         """Send a request, and return its result. Raises `RpcError` for an error, after `timeout_s`, and at the end."""
         request = self._session.ask(method, params)
-        question = self._open[request.id] = _OpenQuestion()
+        question = self._open[request.id] = _ClientQuestion()
         try:
             with anyio.move_on_after(timeout_s):
                 await send(encode_request(request.id, request.method, request.params))
