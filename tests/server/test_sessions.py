@@ -20,9 +20,10 @@ from tests.server.wire import Wire
 
 from toolcrib.protocol.failures import RpcError
 from toolcrib.protocol.serving import ServerSession
+from toolcrib.resources.manager import ResourceManager
 from toolcrib.server import questions
 from toolcrib.server.http.endpoint import http_app
-from toolcrib.server.options import HttpOptions
+from toolcrib.server.options import HttpOptions, Token
 from toolcrib.server.processes.process import InFlightRequests
 from toolcrib.types import Context, Object, SessionClient, ToolResult
 
@@ -264,6 +265,28 @@ async def events(wire: Wire) -> list[Any]:
         chunks = chunks.split(b"\r\n", 1)[1]
         body, chunks = body + chunks[:size], chunks[size + 2 :]
     return [json.loads(data) for data in re.findall(rb"event: message\r\ndata: (.*)\r\n\r\n", body)]
+
+
+async def test_a_resource_is_watched_with_the_scopes_of_the_request_that_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[frozenset[str]] = []
+
+    async def subscribe(_: object, ctx: Context, uri: str, callback: object) -> Callable[[], None]:
+        seen.append(ctx.caller.scopes)
+        return lambda: None
+
+    monkeypatch.setattr(ResourceManager, "subscribe", subscribe)
+    tokens = tuple(Token(secret=f"s3cret-{name}", caller="ann", scopes=frozenset({name})) for name in "ab")
+    async with crib(*TOOLS, handler=run) as served:
+        app = http_app(served.engine, HttpOptions(tokens=tokens), ready=lambda: (True, {}))
+        async with app.running(), client_of(app) as http:
+            opened = await initialized(Served(served, app, app), app, http)
+            for one in tokens:
+                asked = message("resources/subscribe", {"uri": f"file:///{one.secret}"})
+                status, _, _ = await opened.post(asked, authorization=f"Bearer {one.secret}")
+                assert status == 200
+    assert seen == [frozenset({"a"}), frozenset({"b"})]
 
 
 async def test_log_messages_of_a_call_come_before_its_answer() -> None:

@@ -49,9 +49,8 @@ _WANTED: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", 
 class _LiveSession:
     """What runs for one session."""
 
-    def __init__(self, session: ServerSession, ctx: Context) -> None:
+    def __init__(self, session: ServerSession) -> None:
         self.session = session
-        self.ctx = ctx
         self.queue = NotificationQueue(self._send)
         self.streams: list[SendNotification] = []
         """The open ways to the client, the latest last."""
@@ -112,13 +111,13 @@ class SubscriptionMethods:
         `ctx` is the context of the session, without what belongs to a request. Lists may change from now on, but the
         client is not notified before `ready`.
         """
-        live = self._started(session, ctx)
+        live = self._started(session)
         live.streams.append(send)
         try:
             with ExitStack() as stack:
-                self._changes.start_task(partial(self._watch_again, live))
+                self._changes.start_task(partial(self._watch_again, live, ctx))
                 if session.log_level is not None:
-                    self._forward_logs(live)
+                    self._forward_logs(live, ctx)
                 try:
                     await isolate(partial(self._follow_lists, stack, ctx, send, ready))
                 except Exception:
@@ -141,10 +140,10 @@ class SubscriptionMethods:
         if live is not None:
             live.queue.task_status(status)
 
-    def _started(self, session: ServerSession, ctx: Context) -> _LiveSession:
+    def _started(self, session: ServerSession) -> _LiveSession:
         live = self._live.get(session.id)
         if live is None:
-            live = self._live[session.id] = _LiveSession(session, ctx)
+            live = self._live[session.id] = _LiveSession(session)
             self._changes.start_task(live.queue.run)
         return live
 
@@ -166,21 +165,21 @@ class SubscriptionMethods:
             return ["tools"]
         return ["tools", *(kind for kind in ("prompts", "resources") if getattr(capabilities, kind))]
 
-    async def _watch_again(self, live: _LiveSession) -> None:
+    async def _watch_again(self, live: _LiveSession, ctx: Context) -> None:
         """Watch what the session watched before, here or in another process."""
-        known = await self._resources.subscribed_uris.get(live.ctx.caller, live.session.id)
+        known = await self._resources.subscribed_uris.get(ctx.caller, live.session.id)
         for uri in (*live.session.watched, *known):
             try:
-                await isolate(partial(self._watch_once, live, uri))
+                await isolate(partial(self._watch_once, live, ctx, uri))
             except Exception as error:  # noqa: BLE001 - the client was promised the others too
                 logger.info("cannot watch a resource of a session again: %s", error)
 
     async def subscribe(self, exchange: Exchange) -> dict[str, Any]:
         """`resources/subscribe`."""
         session, ctx, uri = _session_of(exchange), detach(to_context(exchange)), exchange.params["uri"]
-        live = self._started(session, ctx)
+        live = self._started(session)
         try:
-            await isolate(partial(self._watch_once, live, uri))
+            await isolate(partial(self._watch_once, live, ctx, uri))
         finally:
             if not live.streams and not live.watched:
                 self.close(session)
@@ -188,10 +187,10 @@ class SubscriptionMethods:
         await self._resources.subscribed_uris.add(ctx.caller, session.id, uri)
         return {}
 
-    async def _watch_once(self, live: _LiveSession, uri: str) -> None:
+    async def _watch_once(self, live: _LiveSession, ctx: Context, uri: str) -> None:
         if uri in live.watched:
             return
-        unsubscribe = await self._watch(live.ctx, uri, live.queue, len(live.watched))
+        unsubscribe = await self._watch(ctx, uri, live.queue, len(live.watched))
         if (concurrent := live.watched.pop(uri, None)) is not None:
             concurrent()
         live.watched[uri] = unsubscribe
@@ -220,12 +219,12 @@ class SubscriptionMethods:
         session = _session_of(exchange)
         session.log_level = exchange.params["level"]
         if (live := self._live.get(session.id)) is not None:
-            self._forward_logs(live)
+            self._forward_logs(live, detach(to_context(exchange)))
         return {}
 
-    def _forward_logs(self, live: _LiveSession) -> None:
+    def _forward_logs(self, live: _LiveSession, ctx: Context) -> None:
         if live.end_logs is None:
-            live.end_logs = self._resources.subscribe_logs(live.ctx, live.forward_log)
+            live.end_logs = self._resources.subscribe_logs(ctx, live.forward_log)
 
     # -- requests of 2026-07-28 ----------------------------------------------------------------------------------------
 
