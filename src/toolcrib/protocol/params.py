@@ -4,8 +4,7 @@ Each check is the schema's, written by hand. Keys that no version defines pass u
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolcrib.protocol.content import ICON, ROLE, SAMPLED
 from toolcrib.protocol.failures import (
@@ -180,8 +179,7 @@ _NOTIFICATION_SHAPES: Final = {
 _CANCELLED: Final = record({"requestId": key}, {"reason": text, "_meta": _ANY_META})
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """Who sent a request of a modern version, as its `_meta` says."""
 
     version: str

@@ -279,6 +279,8 @@ class UpstreamServer(RemoteServer):
 
     async def _route(self, request: CallerRequest) -> dict[str, Any]:
         """Resume an open call, open one, or send the request."""
+        if self._is_modern():
+            return await self._send(request)
         ctx = request.ctx
         await self._supervisor.declare_client(ctx)
         if is_open_call(ctx) and not self._is_modern():
@@ -289,7 +291,7 @@ class UpstreamServer(RemoteServer):
         return await self._open_calls.begin(ctx, lambda call: self._send(first._replace(open_call=call)))
 
     def _is_modern(self) -> bool:
-        """Whether the server ends a request with its questions itself: then no call of it stays open here."""
+        """Whether the server ends a request with its questions itself, so that no call of it stays open here."""
         connection = self._supervisor.connection
         return connection is not None and connection.protocol.modern
 
@@ -313,13 +315,11 @@ class UpstreamServer(RemoteServer):
         pauses: Iterator[float] | None = None
         while True:
             try:
-                own = await self._own_connection(request.ctx)
-                if own is None:
-                    return await (await self._shared_connection(request.ctx)).request(request)
+                lease = await self._lease(request.ctx)
                 try:
-                    return await own.connection.request(request)
+                    return await lease.connection.request(request)
                 finally:
-                    own.release()
+                    lease.release()
             except ExchangeError as error:
                 if error.kind is FailureKind.LOGIN:
                     raise await self._login_required(request.ctx, error.reason) from error
@@ -330,25 +330,32 @@ class UpstreamServer(RemoteServer):
                 session_lost = session_lost or error.kind is FailureKind.SESSION
             await anyio.sleep(pause or 0.0)
 
-    async def _shared_connection(self, ctx: Context) -> Connection:
-        """Return the connection that all clients share, and note its use. Raises `ServerUnavailable`."""
-        shared = await self._supervisor.wait_connected()
-        if shared is None:
-            raise await self._not_connected(ctx)
-        shared.messages.record_caller(ctx)
-        return shared
-
-    async def _own_connection(self, ctx: Context) -> SessionLease | None:
-        """Return the connection of the request's session; None if the shared one serves it.
+    async def _lease(self, ctx: Context) -> SessionLease:
+        """Return the connection of the request's session, or the one that all clients share, and note its use.
 
         Raises `ServerUnavailable`.
         """
-        sessions = self._supervisor.sessions
-        needs_shared = self._supervisor.connection is None and not sessions.are_independent
-        if needs_shared and await self._supervisor.wait_connected() is None:
+        sessions, shared = self._supervisor.sessions, self._supervisor.connection
+        if shared is None and not sessions.are_independent:
+            shared = await self._connected(ctx)
+        if sessions.wants_own(ctx):
+            own = await self._own_lease(ctx)
+            if own is not None:
+                return own
+            shared = None  # it may have been closed meanwhile
+        shared = shared or await self._connected(ctx)
+        shared.messages.record_caller(ctx)
+        return SessionLease(shared, _keep)
+
+    async def _connected(self, ctx: Context) -> Connection:
+        shared = await self._supervisor.wait_connected()
+        if shared is None:
             raise await self._not_connected(ctx)
-        if not sessions.wants_own(ctx):
-            return None
+        return shared
+
+    async def _own_lease(self, ctx: Context) -> SessionLease | None:
+        """Return the connection of the request's session; None if there is none, and the shared one serves it."""
+        sessions = self._supervisor.sessions
         try:
             return await sessions.lease(ctx)
         except SessionUnavailable as error:
@@ -535,6 +542,10 @@ class UpstreamServer(RemoteServer):
         if retry_at is None:
             return "It is being tried right now."
         return f"It is tried again in {max(0, round(retry_at - time.time()))} s."
+
+
+def _keep() -> None:
+    """Keep the connection that all clients share after a request."""
 
 
 def _read_call(raw: dict[str, Any]) -> ToolResult:

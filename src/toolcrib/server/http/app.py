@@ -205,7 +205,10 @@ class HttpApp(AsgiApp):
             await request.respond(Answer.of(identity))
             return
         step_up = None
-        if identity is not None:
+        if identity is None:
+            request.caller = request_caller(request.scope)
+        else:
+            request.caller = identity.caller
             known = {CALLER_KEY: identity.caller, OWN_CREDENTIAL_KEY: identity.is_own}
             if identity.can_step_up and request.method == "POST":
                 known[STEP_UP_KEY] = step_up = StepUp(identity.caller)
@@ -223,7 +226,7 @@ class HttpApp(AsgiApp):
 
     async def _answer_within_budget(self, request: HttpRequest, step_up: StepUp | None, *, is_stream: bool) -> None:
         try:
-            taken = self._budgets.take(owner_of(request.scope), request.length, is_stream=is_stream)
+            taken = self._budgets.take(owner_of(request), request.length, is_stream=is_stream)
         except RateLimited as error:
             await self._refuse(request, error)
             return
@@ -255,7 +258,7 @@ class HttpApp(AsgiApp):
 
     async def _refuse(self, request: HttpRequest, error: RateLimited) -> None:
         """Refuse a request for which there is no room."""
-        self._report_refusal(request_caller(request.scope), request.method, error)
+        self._report_refusal(request.caller, request.method, error)
         await request.respond(Answer.of(error_response(503 if error.data["of"] == "all" else 429, error)))
 
     @contextlib.asynccontextmanager

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Final, Literal
 
-from starlette.types import Scope
-
 from toolcrib.errors import RateLimited
-from toolcrib.server.exchange import request_caller
+from toolcrib.server.http.requests import HttpRequest
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import LOCAL
 
@@ -22,12 +20,12 @@ _ALL_BYTES: Final = "http.max_pending_bytes"
 _ALL_STREAMS: Final = "http.max_streams"
 
 
-def owner_of(scope: Scope) -> Owner:
+def owner_of(request: HttpRequest) -> Owner:
     """The caller of a request; its address if no caller has to authenticate."""
-    caller = request_caller(scope)
+    caller = request.caller
     if caller is not LOCAL:
         return caller.key
-    return None, None, f"{(scope.get('client') or [''])[0]}"
+    return None, None, f"{(request.scope.get('client') or [''])[0]}"
 
 
 class Budget:

@@ -25,7 +25,7 @@ from toolcrib.protocol.params import check_version, read_envelope
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, PROGRESS_KEY
 from toolcrib.server.auth.authentication import extra_paths
 from toolcrib.server.engine import Engine, EngineAnswer
-from toolcrib.server.exchange import RESPONSE_ONLY, Exchange, request_caller
+from toolcrib.server.exchange import RESPONSE_ONLY, Exchange
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
 from toolcrib.server.http.errors import refusal_status
 from toolcrib.server.http.requests import (
@@ -163,18 +163,17 @@ class StreamableHttpEndpoint:
             params=message.params or {},
             id=message.id,
             version=envelope.version,
-            caller=request_caller(request.scope),
+            caller=request.caller,
             session_id=facts.session_id,
             capabilities=envelope.capabilities,
             http=head_of(request),
             channel=RESPONSE_ONLY,
         )
         answers: list[EngineAnswer] = []
+        by_stream = facts.takes_events and (listens or not _STREAM_KEYS.isdisjoint(exchange.meta))
         with request.ending_with_client():
-            if not facts.takes_events or not (listens or not _STREAM_KEYS.isdisjoint(exchange.meta)):
-                answers.append(await self._engine.answer(exchange))
-            else:
-                answers.append(await self._answer_by_stream(request, exchange))
+            answering = self._answer_by_stream(request, exchange) if by_stream else self._engine.answer(exchange)
+            answers.append(await answering)
         if not answers:
             return None  # the client has left
         body, error = answers[0]

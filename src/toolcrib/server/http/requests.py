@@ -22,6 +22,7 @@ from toolcrib.protocol.versions import HANDSHAKE_VERSIONS
 from toolcrib.server.exchange import HttpHead, http_head
 from toolcrib.server.http.errors import body_too_large, error_response
 from toolcrib.server.options import HttpOptions
+from toolcrib.types import LOCAL, Caller
 from toolcrib.upstream.transports.bounds import Meter
 
 Lines = tuple[tuple[bytes, bytes], ...]
@@ -74,6 +75,8 @@ class HttpRequest(ABC):
     """What follows from the head alone; shared by requests with the same one."""
     own_head: bool | None = None
     """Whether its credential is toolcrib's own; None if more than that and the head decides what is known of it."""
+    caller: Caller = LOCAL
+    """Who has sent it, once that is known."""
     has_begun = False
     """Whether a part of the response has been sent."""
 

@@ -30,7 +30,7 @@ from toolcrib.protocol.serving import (
 )
 from toolcrib.server.auth.authentication import credential_of
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import Exchange, request_caller
+from toolcrib.server.exchange import Exchange
 from toolcrib.server.http.budgets import Owner, owner_of
 from toolcrib.server.http.connections import RateLimitedLog
 from toolcrib.server.http.errors import error_response
@@ -222,7 +222,7 @@ class HttpSessions:
                     method=notification.method,
                     params=notification.params or {},
                     version=version,
-                    caller=request_caller(request.scope),
+                    caller=request.caller,
                     session_id=session.protocol.id,
                     session=session.protocol,
                     capabilities=session.protocol.capabilities,
@@ -245,7 +245,7 @@ class HttpSessions:
             params=params,
             id=asked.id,
             version=event.version,
-            caller=request_caller(request.scope),
+            caller=request.caller,
             session_id=session.protocol.id,
             session=session.protocol,
             capabilities=event.capabilities,
@@ -277,7 +277,7 @@ class HttpSessions:
             method="",
             params={},
             version=session.protocol.version,
-            caller=request_caller(request.scope),
+            caller=request.caller,
             session_id=session.protocol.id,
             session=session.protocol,
             http=head_of(request),
@@ -310,7 +310,7 @@ class HttpSessions:
         """Open a session, if the message is for that."""
         if not isinstance(message, Request) or message.method != "initialize":
             return _NO_SESSION
-        owner = owner_of(request.scope)
+        owner = owner_of(request)
         if not await self._reserve(owner):
             return self._refuse(request)
         try:
@@ -319,7 +319,7 @@ class HttpSessions:
             self._release(owner)
 
     async def _open(self, request: HttpRequest, owner: Owner, message: Request) -> Answer:
-        caller, params = request_caller(request.scope), message.params or {}
+        caller, params = request.caller, message.params or {}
         session_id = uuid4().hex if self._replicas is None else self._replicas.seal(caller, params)
         protocol = ServerSession(id=session_id, is_modern=False, has_era=True)
         event = protocol.receive(message)
@@ -350,7 +350,7 @@ class HttpSessions:
         """The session, if the credential of the request is that with which it was opened."""
         replicas = self._replicas
         if replicas is not None:
-            caller = request_caller(request.scope)
+            caller = request.caller
             if request.method == "DELETE" and replicas.unseal(session_id, caller) is not None:
                 await replicas.end_session(session_id)
             elif session_id not in self._sessions and not await self._continue(replicas, session_id, caller, request):
@@ -365,7 +365,7 @@ class HttpSessions:
         params = replicas.unseal(session_id, caller)
         if params is None or await replicas.has_ended(session_id):
             return True
-        owner = owner_of(request.scope)
+        owner = owner_of(request)
         if not await self._reserve(owner):
             return False
         self._release(owner)
@@ -378,7 +378,7 @@ class HttpSessions:
 
     def _refuse(self, request: HttpRequest) -> Answer:
         self._refused.add()
-        self._engine.report_refusal(request_caller(request.scope), "initialize", _TOO_MANY)
+        self._engine.report_refusal(request.caller, "initialize", _TOO_MANY)
         return Answer.of(error_response(503, _TOO_MANY))
 
     @contextmanager
