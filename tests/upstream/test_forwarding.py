@@ -125,7 +125,7 @@ async def test_two_questions_with_the_same_id_are_both_answered_over_a_connectio
 
 
 async def test_a_server_that_takes_no_answers_to_its_questions_cannot_take_all_connections(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection, "_MAX_QUESTIONS", 3)
     ended = anyio.Event()
@@ -140,3 +140,4 @@ async def test_a_server_that_takes_no_answers_to_its_questions_cannot_take_all_c
         await call(server, "echo", HERS)
         await call(server, "echo", HERS)
         assert len([one for one in peer.requests if "result" in one.message]) <= 3
+        assert caplog.messages == ["web asks more than 3 questions at once; further ones are not answered"]

@@ -151,6 +151,8 @@ class Connection:
         """The requests that want to know how far they are."""
         self._questions: dict[anyio.CancelScope, RequestId] = {}
         """The tasks that answer questions of the server, of which several may have the same id."""
+        self._refuses_questions = False
+        """Whether there were too many."""
         self._subscriptions: dict[RequestId, Subscription] = {}
         self.messages = messages
         self.transport = transport
@@ -439,7 +441,7 @@ class Connection:
     def _start_answer(self, question: Request, ask: Ask | None, running: UpstreamExchange | None = None) -> None:
         """Answer a question of the server in a task of its own."""
         if len(self._questions) >= _MAX_QUESTIONS:  # each may wait with a connection of its own
-            logger.info("a question of a server is not answered: %d others wait for their answers", _MAX_QUESTIONS)
+            self._refuse_question()
             return
         scope = anyio.CancelScope()
         self._questions[scope] = question.id
@@ -447,6 +449,12 @@ class Connection:
             running.is_asked()
             running.answers.add(scope)
         self._start_soon(self._answer, scope, question, ask, running)
+
+    def _refuse_question(self) -> None:
+        if not self._refuses_questions:
+            self._refuses_questions = True
+            text = "%s asks more than %d questions at once; further ones are not answered"
+            logger.warning(text, self.messages.logs.name, _MAX_QUESTIONS)
 
     async def _answer(
         self, scope: anyio.CancelScope, question: Request, ask: Ask | None, running: UpstreamExchange | None
