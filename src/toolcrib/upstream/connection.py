@@ -311,36 +311,30 @@ class Connection:
         running: UpstreamExchange | None = None,
     ) -> dict[str, Any]:
         with TRACING.request(method, params):
-            wants_progress = running is not None and running.wants_progress
+            reporting = running if running is not None and running.wants_progress else None
             try:
-                request = self._session.request(method, params, header_map, wants_progress=wants_progress)
+                request = self._session.request(method, params, header_map, wants_progress=reporting is not None)
             except (ValueError, TypeError) as error:
                 raise _not_json() from error
-            if running is None:
-                return await self._exchange(request, self._receive_unclaimed)
-            if wants_progress:
-                self._reporting[request.id] = running
+            if reporting is not None:
+                self._reporting[request.id] = reporting
+            on_message = self._receive_unclaimed if running is None else partial(self._receive_for, running)
+            self._pending += 1
             try:
-                return await self._exchange(request, partial(self._receive_for, running))
+                return await self._exchange(request, on_message)
             except anyio.get_cancelled_exc_class():
-                running.raise_failure()
+                if running is not None:
+                    running.raise_failure()
                 raise
             finally:
                 self._reporting.pop(request.id, None)
+                self._pending -= 1
+                if not self._pending and self._idle is not None:
+                    self._idle.set()
+                    self._idle = None
 
     async def _exchange(self, request: OutgoingRequest, on_message: OnMessage) -> dict[str, Any]:
         """Return the result of a request. Raises `ExchangeError`."""
-        self._pending += 1
-        try:
-            return await self._outcome(request, on_message)
-        finally:
-            self._pending -= 1
-            if not self._pending and self._idle is not None:
-                self._idle.set()
-                self._idle = None
-
-    async def _outcome(self, request: OutgoingRequest, on_message: OnMessage) -> dict[str, Any]:
-        """The same for a request that may take as long as the connection lasts."""
         try:
             return result_of(await self.transport.exchange(request, on_message))
         except RpcError as error:
@@ -525,7 +519,7 @@ class Connection:
         with scope:
             try:
                 # A result, whatever it holds, is the orderly end of the stream.
-                await self._outcome(request, self._receive_unclaimed)
+                await self._exchange(request, self._receive_unclaimed)
             except ExchangeError as error:
                 failure = error
         subscription.end(failure)

@@ -422,13 +422,19 @@ class PlainRequest(HttpRequest):
 
     async def finish(self, answer: Answer) -> None:
         """Send a whole response, or its body as the last event if a stream of events has begun."""
-        if await self._reader.writable():  # until then, a stream may still begin
+        if not await self._reader.writable():  # until then, a stream may still begin
+            return
+        if self.has_begun:
             await super().finish(answer)
+        else:
+            self._send(answer)
 
     async def respond(self, answer: Answer) -> None:
         """Send a whole response."""
-        if not await self._reader.writable():
-            return
+        if await self._reader.writable():
+            self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
         self.has_begun = True
         status, body, lines = answer
         head = self._reader.begin_answer(status, lines, len(body))
