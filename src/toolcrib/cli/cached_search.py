@@ -1,8 +1,11 @@
 """Searches and lists of the tools that the servers listed last."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 
+from toolcrib import search
 from toolcrib.catalog import Catalog
 from toolcrib.cli.render import check_server, print_failing
 from toolcrib.cli.tool_view import SearchFindings
@@ -14,10 +17,8 @@ from toolcrib.gateway.server_states import unavailable_servers
 from toolcrib.gateway.snapshot import Snapshot
 from toolcrib.gateway.view import View, ViewCache
 from toolcrib.gateway.visibility import visible_servers
-from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer
-from toolcrib.search.past import PastRequests
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
 from toolcrib.state.base import StateStore
@@ -46,7 +47,7 @@ class CachedSearch:
         self._settings = settings
         self._request = request
         self._options = settings.gateway.search if scorer is None else replace(settings.gateway.search, scorer=scorer)
-        self._past: PastRequests | None = None
+        self._past: search.PastRequests | None = None
 
     @property
     def is_possible(self) -> bool:
@@ -85,10 +86,11 @@ def view_of(settings: Settings, offers: Sequence[ProviderTools], *, to_search: b
     """What a local caller sees. Only a view that is made to be searched has an index."""
     merged = MergedTools.merge(offers)
     catalog = Catalog.build(merged.tools)
-    cache = to_search and settings.gateway.index_cache
-    saved = SavedIndex.of(settings.state.path, settings.origin, cache=cache)
-    build = Index.build if saved is None else saved.build
-    index = build(catalog.tools if to_search else (), options=settings.gateway.search)
+    index = None
+    if to_search:
+        saved = SavedIndex.of(settings.state.path, settings.origin, cache=settings.gateway.index_cache)
+        build = search.Index.build if saved is None else saved.build
+        index = build(catalog.tools, options=settings.gateway.search)
     snapshot = Snapshot.from_parts(merged, catalog, index)
     return ViewCache(snapshot, settings.policy or AllowAll()).for_caller(LOCAL)
 
