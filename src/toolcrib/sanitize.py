@@ -43,7 +43,7 @@ _ESCAPE: Final = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z
 """A terminal's escape sequence: CSI, OSC, or two characters (ECMA-48)."""
 _CONTROLS: Final = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 _FORMATS: Final = "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
-_MORE_FORMATS: Final = "\u3164\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+_MORE_FORMATS: Final = "\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 _AFTER_ASCII: Final = "(?:(?<=[\x00-\x7f])|^)[\u200c\u200d\ufe00-\ufe0f]+"
 _REPEATED: Final = "(?<=[\u200c\u200d])[\u200c\u200d\ufe00-\ufe0f]+|(?<=[\ufe00-\ufe0f])[\u200c\ufe00-\ufe0f]+"
 _INVISIBLE: Final = re.compile(f"{_ESCAPE}|[{_CONTROLS}{_FORMATS}{_MORE_FORMATS}]|{_AFTER_ASCII}|{_REPEATED}")

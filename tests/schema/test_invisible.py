@@ -15,13 +15,17 @@ from toolcrib.sanitize import visible
 from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.settings.options import Settings
 
-HIDDEN = "\u200b\u200e\u202e\u2066\u2060\u2063\ufeff\u00ad\U000e0001\U000e0041\U000e0100\x00\x07\x1b\x7f\x9b"
+HIDDEN = (
+    "\u200b\u200e\u202e\u2066\u2060\u2063\ufeff\u00ad\u17b4\u3164\ufff0\U0001bca0\U0001bca3\U0001d173"
+    "\U000e0001\U000e0041\U000e0100\x00\x07\x1b\x7f\x9b"
+)
 JOINERS = "\u200c\u200d\ufe00\ufe0f"
 SHOWN = "aZ 0\n\t-é日ش👩💻❤"
 ANY_TEXT = st.text(st.sampled_from(HIDDEN + JOINERS + SHOWN + "[m]31;"), max_size=60)
 
 
 @given(ANY_TEXT)
+@example("é".join(HIDDEN))
 @example("a\u200d\u200d\u200d\u200d\u200d\u200d\u200d")
 @example("\x1b\x1b[31m[31m")
 def test_nothing_hidden_is_left_and_cleaning_twice_changes_nothing(text: str) -> None:
@@ -36,6 +40,11 @@ def test_nothing_hidden_is_left_and_cleaning_twice_changes_nothing(text: str) ->
 @example("👩\u200d💻 ❤\ufe0f ❤\ufe0f\u200d🔥 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645")
 def test_texts_of_any_language_and_emoji_stay_as_they_are(text: str) -> None:
     assert visible(text) == text
+
+
+@pytest.mark.parametrize("char", ["\u0ee0", "\U0001faea", "\ufdd0", "\ue0b0"])
+def test_unassigned_and_private_characters_stay_because_fonts_draw_a_box_for_them(char: str) -> None:
+    assert visible(f"a{char}b, {char}") == f"a{char}b, {char}"
 
 
 def test_what_carries_hidden_instructions_is_removed() -> None:

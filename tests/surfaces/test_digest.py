@@ -6,10 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.sanitize import visible
 from toolcrib.search.profile import Profile, make_profile
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.digest import DigestWriter
@@ -278,9 +279,10 @@ async def test_a_tiny_budget_leaves_the_largest_kinds_or_the_number_of_servers_o
     assert text == expected[tokens]
 
 
-texts = st.text(max_size=40) | st.sampled_from(
-    ["Send a message.", "Query the database", "天気を調べる", "# Title\n- x"]
-)
+texts = (
+    st.text(max_size=40) | st.sampled_from(["Send a message.", "Query the database", "天気を調べる", "# Title\n- x"])
+).map(visible)
+"""What servers say, as catalogs have it."""
 names = st.text(st.sampled_from("abzÄ_-9語"), min_size=1, max_size=12)
 
 
@@ -291,6 +293,7 @@ names = st.text(st.sampled_from("abzÄ_-9語"), min_size=1, max_size=12)
     st.integers(0, 500),
     texts,
 )
+@example({"a": [("b", "\u0ee0\u0ee1")]}, [], 400, "")
 def test_any_digest_keeps_its_budget_on_clean_lines(
     servers: dict[str, list[tuple[str, str]]], failed: list[str], tokens: int, about: str
 ) -> None:
@@ -304,7 +307,8 @@ def test_any_digest_keeps_its_budget_on_clean_lines(
     providers += [empty(name, ServerState.FAILED) for name in failed if name not in servers]
     text = anyio.run(lambda: digest_with(*providers, tokens=tokens))  # hypothesis calls plain functions
     assert estimate_tokens(text) <= tokens
-    assert all(line.startswith("- ") and line[2:].isprintable() for line in text.split("\n") if text)
+    assert all(line.startswith("- ") for line in text.splitlines())
+    assert visible(text) == text
     if tokens >= 400 and servers:
         assert text
 
