@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from toolcrib.schema import signature
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.types import SearchReply, SearchRequest, Tool
@@ -147,6 +148,26 @@ def test_other_tools_get_the_places_of_the_same_tool_with_their_order_and_scores
     assert [(hit.tool, hit.score, hit.raw, hit.reasons) for hit in grouped] == [
         (hit.tool, hit.score, hit.raw, hit.reasons) for hit in shown
     ]
+
+
+@pytest.mark.parametrize("group", [{"group": True}, {"group_same": True}], ids=str)
+@pytest.mark.parametrize("before", ["", "I talked to my boss about the meeting yesterday, and now I have to "])
+def test_tools_under_another_one_and_beyond_the_limit_are_not_described(
+    group: dict[str, Any], before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[str] = []
+
+    def describing(tool: Tool) -> str:
+        described.append(tool.id)
+        return signature(tool)
+
+    monkeypatch.setattr("toolcrib.search.segment.signature", describing)
+    same = [opening(f"account{number}:create_issue") for number in range(20)]
+    others = [tool(f"tracker:{verb}_issue", f"Can {verb} an issue.") for verb in ("close", "label", "pin")]
+    request = SearchRequest(queries=(f"{before}create an issue",), limit=2, **group)
+    hits = search(Index.build([*same, *others]), request).hits
+    assert described == [hit.tool.id for hit in hits]
+    assert (len(hits), len(hits[0].similar)) == (2, 19)
 
 
 def test_a_tool_that_is_named_with_its_server_comes_first_and_the_others_are_under_it() -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from toolcrib.checks import checked, unchecked
 from toolcrib.names import fold, similarities
 from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
-from toolcrib.search.grouping import group_duplicates, group_same_tools, is_same_tool
+from toolcrib.search.grouping import group_same_tools, is_same_tool, near_duplicates, same_tools
 from toolcrib.search.index import Index, IndexView, SegmentView
 from toolcrib.search.lexical import match_terms, prepare_segment
 from toolcrib.search.lexicon import Lexicon
@@ -84,8 +84,8 @@ def join_answers(
 ) -> SearchReply:
     """Join the answers to the first queries of a request; the note mentions the others.
 
-    Those to several phrasings of one need are merged, up to the limit. The note also says so if the last query was not
-    read to its end (`is_cut`).
+    Those to several phrasings of one need are merged, up to the limit; a tool is the same object in all of them. The
+    note also says so if the last query was not read to its end (`is_cut`).
     """
     queries, skipped = request.queries[: len(answers)], len(request.queries) - len(answers)
     if request.phrasings and len(answers) > 1:
@@ -101,11 +101,11 @@ def join_answers(
 
 def _merge_phrasings(answers: Sequence["QueryAnswer"], request: SearchRequest, limit: int) -> "QueryAnswer":
     """The answer to one need, given those to its phrasings: each tool as the phrasing finds it that fits it best."""
-    best: dict[Key, Hit] = {}
+    best: dict[int, Hit] = {}  # by object: a file may have several tools of one name
     for hit in chain.from_iterable([answer.hits for answer in answers]):
-        known = best.get(hit.tool.key)
+        known = best.get(id(hit.tool))
         if known is None or _merge_order(hit) < _merge_order(known):
-            best[hit.tool.key] = hit if not hit.query else replace(hit, query=0)
+            best[id(hit.tool)] = hit if not hit.query else replace(hit, query=0)
     ordered = sorted(best.values(), key=_merge_order)
     matching = [hit for hit in ordered if not hit.fallback] or ordered
     if request.group_same:
@@ -313,17 +313,17 @@ def _is_named(task: SearchTask, hit: Hit, named: Sequence[NamedTool]) -> bool:
 
 
 def _answer_scorer(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:
-    found, hits = _scorer_hits(task, query, place, _wanted_count(task))
-    if not hits:
+    found = _run_scorer(task, query, _wanted_count(task))
+    if not found.hits:
         return QueryAnswer((), 0, found.unmatched, nearest_ids(task.view, query, task.allowed))
-    places = [(hit.part, hit.position) for hit in found.hits]
-    return QueryAnswer(_group_hits(task, places, hits), found.total, found.unmatched)
+    groups = _groups(task, [(hit.part, hit.position) for hit in found.hits], task.limit)
+    hits = [_scorer_hit(task, found.hits[best], place, similar) for best, similar in groups]
+    return QueryAnswer(hits, found.total, found.unmatched)
 
 
-def _scorer_hits(task: SearchTask, query: ParsedQuery, place: int, limit: int) -> tuple[ScorerResult, list[Hit]]:
-    options, scorer = task.options.scorers, task.options.scorer
-    found = _RANKERS[scorer](task.view, query.text, limit, task.allowed, options, task.boosts)
-    return found, [_scorer_hit(task, hit, _SCALES[scorer](hit.raw, options), place) for hit in found.hits]
+def _run_scorer(task: SearchTask, query: ParsedQuery, limit: int) -> ScorerResult:
+    ranker = _RANKERS[task.options.scorer]
+    return ranker(task.view, query.text, limit, task.allowed, task.options.scorers, task.boosts)
 
 
 def _with_named(
@@ -376,9 +376,8 @@ def _rank_only(task: SearchTask, query: ParsedQuery, named: Sequence[NamedTool],
         allowed[one.part][one.position] = True
     task = task._replace(allowed=allowed)
     if task.options.scorer != "hybrid":
-        return _scorer_hits(task, query, place, len(named))[1]
-    found = _hybrid_hits(task, _Reading(query, _rank(task, query, limit=len(named))), place)
-    return [hit for _, hit in found]
+        return [_scorer_hit(task, hit, place) for hit in _run_scorer(task, query, len(named)).hits]
+    return _hybrid_hits(task, _Reading(query, _rank(task, query, limit=len(named))), place)
 
 
 def _by_rank(hit: Hit) -> tuple[float, str]:
@@ -413,16 +412,13 @@ def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAns
         return _answer_nothing(task, query, place, unmatched)
     if task.request.group_same:
         readings = [_with_followers(task, reading) for reading in readings]
-    found = [pair for reading in readings for pair in _hybrid_hits(task, reading, place)]
-    if len(readings) > 1:
-        found = _merge_hits(found, best.tools[0], options)
-        found = found if task.request.group_same else found[: _wanted_count(task)]
-    hits = [hit for _, hit in found]
-    if len(readings) > 1 or task.request.group or readings[0].ranking is not best:
-        hits = _group_hits(task, [where for where, _ in found], hits)
     is_short = task.request.limit is None and best.probability < options.short_below
+    limit = min(task.limit, options.short_limit) if is_short else task.limit
     total = max([reading.ranking.total for reading in readings])
-    return QueryAnswer(hits[: options.short_limit] if is_short else hits, total, unmatched)
+    if len(readings) == 1 and readings[0].ranking is best and not task.request.group:
+        shown = best._replace(tools=best.tools[:limit])
+        return QueryAnswer(_hybrid_hits(task, _Reading(query, shown), place), total, unmatched)
+    return QueryAnswer(_grouped_hits(task, readings, best.tools[0], limit, place), total, unmatched)
 
 
 def _readings(task: SearchTask, query: ParsedQuery) -> Iterator[_Reading]:
@@ -466,22 +462,51 @@ def _rank(task: SearchTask, query: ParsedQuery, limit: int | None = None, read: 
     return rank(task.view, query, limit, task.allowed, task.options, *more, past=task.past, read=read)
 
 
-_FoundHit = tuple[tuple[int, int], Hit]
-"""Part and position of a tool, and its hit."""
+class _FoundTool(NamedTuple):
+    """A tool that a reading of a query found."""
+
+    reading: int
+    where: tuple[int, int]
+    """Part and position."""
+    ranked: RankedTool
 
 
-def _merge_hits(found: Sequence[_FoundHit], best: RankedTool, options: SearchOptions) -> list[_FoundHit]:
-    """Keep the better of two hits of one tool, and derive all scores from the best hit of all."""
-    kept: dict[tuple[int, int], Hit] = {}
-    for where, hit in found:
-        if where not in kept or hit.raw > kept[where].raw:
-            kept[where] = hit
-    order = sorted(kept.items(), key=lambda item: (-item[1].raw, item[1].tool.id))
-    scores = [rescore(hit.raw, best, options.calibration) for _, hit in order]
-    return [
-        (where, replace(hit, score=score, weak=score < options.weak_below))
-        for (where, hit), score in zip(order, scores, strict=True)
+def _grouped_hits(
+    task: SearchTask, readings: Sequence[_Reading], best: RankedTool, limit: int, place: int
+) -> list[Hit]:
+    """The first hits of all readings together, grouped as the request says. What is not shown has no hit."""
+    found = [
+        _FoundTool(number, where, ranked)
+        for number, (_, ranking) in enumerate(readings)
+        for where, ranked in zip(ranking.places(), ranking.tools, strict=True)
     ]
+    if len(readings) > 1:
+        found = _merge_readings(task, found, best)
+    groups = _groups(task, [one.where for one in found], limit)
+    hits: dict[int, Hit] = {}
+    for number, reading in enumerate(readings):
+        own = [(at, similar) for at, similar in groups if found[at].reading == number]
+        shown = reading.ranking._replace(tools=tuple([found[at].ranked for at, _ in own]))
+        made = _hybrid_hits(task, reading._replace(ranking=shown), place, [similar for _, similar in own])
+        hits |= zip([at for at, _ in own], made, strict=True)
+    return [hits[at] for at, _ in groups]
+
+
+def _merge_readings(task: SearchTask, found: Sequence[_FoundTool], best: RankedTool) -> list[_FoundTool]:
+    """Keep the better of two finds of one tool, and derive all scores from the best of all."""
+    kept: dict[tuple[int, int], _FoundTool] = {}
+    for one in found:
+        if one.where not in kept or one.ranked.raw > kept[one.where].ranked.raw:
+            kept[one.where] = one
+    order = sorted(kept.values(), key=lambda one: (-one.ranked.raw, _tool_at(task.view, one.where).id))
+    order = order if task.request.group_same else order[: _wanted_count(task)]
+    by = task.options.calibration
+    return [one._replace(ranked=one.ranked._replace(score=rescore(one.ranked.raw, best, by))) for one in order]
+
+
+def _tool_at(view: IndexView, where: tuple[int, int]) -> Tool:
+    part, position = where
+    return view.parts[part].segment.tools[position]
 
 
 def _answer_nothing(task: SearchTask, query: ParsedQuery, place: int, unmatched: tuple[str, ...]) -> QueryAnswer:
@@ -489,15 +514,21 @@ def _answer_nothing(task: SearchTask, query: ParsedQuery, place: int, unmatched:
     if task.options.fallback != "popular":
         return QueryAnswer((), 0, unmatched, nearest)
     shown = popular_tools(task.view, task.limit, task.allowed, task.options.scorers.points, task.boosts, unmatched)
-    return QueryAnswer([_scorer_hit(task, hit, 0.0, place) for hit in shown.hits], shown.total, unmatched, nearest)
+    return QueryAnswer([_scorer_hit(task, hit, place) for hit in shown.hits], shown.total, unmatched, nearest)
 
 
-def _group_hits(task: SearchTask, places: Sequence[tuple[int, int]], hits: list[Hit]) -> list[Hit]:
+def _groups(task: SearchTask, places: Sequence[tuple[int, int]], limit: int) -> list[tuple[int, tuple[str, ...]]]:
+    """The number of the best tool of each of the first groups, in order, with the ids of the others in it.
+
+    `places` has part and position of each tool.
+    """
+    tools = [_tool_at(task.view, where) for where in places]
     if task.request.group:
-        hits = group_duplicates(task.view, places, hits)
-    elif task.request.group_same:
-        hits = group_same_tools(hits)
-    return hits[: task.limit]
+        return [*islice(near_duplicates(task.view, places, tools).items(), limit)]
+    if task.request.group_same:
+        names = [_all_names(task.view.parts[part].segment).texts[position] for part, position in places]
+        return [*same_tools(tools, names, limit).items()]
+    return [(number, ()) for number in range(min(len(tools), limit))]
 
 
 def _wanted_count(task: SearchTask) -> int:
@@ -525,7 +556,8 @@ def _has_same_tools(view: IndexView, ranking: Ranking) -> bool:
     return any(is_same_tool(*pair) for tools in namesakes.values() for pair in combinations(tools, 2))
 
 
-def _hybrid_hits(task: SearchTask, reading: _Reading, place: int) -> list[_FoundHit]:
+def _hybrid_hits(task: SearchTask, reading: _Reading, place: int, similar: Sequence[tuple[str, ...]] = ()) -> list[Hit]:
+    """Make a hit of each tool of a reading; `similar` has what is under each, if they are grouped."""
     view, detail, options = task.view, task.request.detail, task.options
     query, ranking = reading
     places = ranking.places()
@@ -545,18 +577,20 @@ def _hybrid_hits(task: SearchTask, reading: _Reading, place: int) -> list[_Found
                 query=place,
                 detail=detail,
                 weak=ranked.score < options.weak_below,
+                similar=similar[number] if similar else (),
                 parts=score_parts(ranked, ranking, options) if task.request.explain else (),
             )
         )
-    return [*zip(places, hits, strict=True)]
+    return hits
 
 
-def _scorer_hit(task: SearchTask, hit: ExplainedTool, score: float, place: int) -> Hit:
+def _scorer_hit(task: SearchTask, hit: ExplainedTool, place: int, similar: tuple[str, ...] = ()) -> Hit:
     """Make a hit of a tool that another ranking found."""
     segment, detail = task.view.parts[hit.part].segment, task.request.detail
+    scale = _SCALES.get(task.options.scorer)  # none of the default ranking, which shows popular tools with score 0
     return Hit(
         tool=segment.tools[hit.position],
-        score=score,
+        score=scale(hit.raw, task.options.scorers) if scale else 0.0,
         raw=hit.raw,
         reasons=hit.reasons,
         matched=hit.matched,
@@ -564,6 +598,7 @@ def _scorer_hit(task: SearchTask, hit: ExplainedTool, score: float, place: int) 
         query=place,
         detail=detail,
         fallback=hit.fallback,
+        similar=similar,
         parts=hit.parts if task.request.explain else (),
     )
 
