@@ -116,6 +116,12 @@ def test_a_wrong_path_at_a_gateway_is_said_in_whole_sentences(command: Command, 
     assert ".." not in ran.err
 
 
+def test_a_gateway_is_asked_for_one_need_in_several_words(ask: Command) -> None:
+    found = ask("search", "zyxwv", "qwert", "--or", "say hello", "--json").json["hits"]
+    assert found[0]["id"] == "a:greet"
+    assert found == ask("search", "say hello", "--json").json["hits"]
+
+
 def test_a_search_offers_no_cursor_that_no_verb_takes(ask: Command) -> None:
     assert "cursor" not in ask("search", "say hello", "--limit", "1").err
 

@@ -77,6 +77,19 @@ def test_a_file_can_be_narrowed_to_a_namespace_and_to_a_number(command: Command,
     assert len(found("commits", "--limit", "1")) == 1
 
 
+def test_the_best_of_several_phrasings_of_a_need_decides_on_each_tool(command: Command, tools: Path) -> None:
+    def found(*words: str) -> dict[str, float]:
+        ran = command("search", "--limit", "9", *words, "--tools", tools, "--json")
+        return {hit["id"]: hit["score"] for hit in ran.json["hits"]}
+
+    mail, log = found("send message"), found("newest commits")
+    both = found("send", "message", "--or", "zyxwv qwert", "--or", "newest commits")
+    assert both == {id_: max(mail.get(id_, 0.0), log.get(id_, 0.0)) for id_ in mail | log}
+    assert set(both) == {"t1", "t2", "t3"}
+    assert list(both.values()) == sorted(both.values(), reverse=True)
+    assert len(found("send message", "--or", "newest commits", "--limit", "1")) == 1
+
+
 def test_an_unknown_namespace_names_those_of_the_file(command: Command, tools: Path) -> None:
     ran = command("search", "log", "--tools", tools, "-n", "gti")
     assert (ran.code, ran.err) == (4, "toolcrib: No server is called gti.\nServers: git, mail.\n")

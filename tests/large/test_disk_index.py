@@ -108,6 +108,14 @@ def test_several_queries_long_requests_and_groups_are_answered(real: DiskIndex, 
     assert ids(real.search(request)) == ids(search(memory, request))
 
 
+def test_phrasings_of_one_need_are_answered_as_in_memory(real: DiskIndex, memory: Index) -> None:
+    request = SearchRequest.of(["zyxwv qwert", "list open issues", "resize an image"], limit=6)
+    expected, found = search(memory, request), real.search(request)
+    assert scores(found) == scores(expected)
+    assert {hit.query for hit in found.hits} == {0}
+    assert len(found.hits) == 6
+
+
 def test_boosts_raise_tools(index: DiskIndex) -> None:
     plain, boosted = index.search("file"), index.search("file", boosts={"files:search": 4.0})
     raised = {hit.tool.id: hit.raw for hit in boosted.hits}

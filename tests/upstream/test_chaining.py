@@ -120,6 +120,23 @@ async def test_each_of_several_queries_gets_its_own_hits() -> None:
         assert {(hit.query, hit.tool.id) for hit in hits} == {(0, "far:mail:send_mail"), (1, "far:clock:now")}
 
 
+async def test_phrasings_of_a_need_make_one_list_of_what_is_here_and_what_is_behind() -> None:
+    phrasings = ["send an e-mail", "ping a host", "what time is it"]
+    here = FakeSource(FakeProvider([NATIVE]))
+    async with toolcrib_of(MAIL, CLOCK) as remote, fleet_of(behind(remote)) as fleet, gateway_of(here, fleet) as near:
+        each = [await near.search(CTX, SearchRequest.of(query)) for query in phrasings]
+        both = await near.search(CTX, SearchRequest.of(phrasings))
+        first = await near.search(CTX, SearchRequest.of(phrasings, limit=1))
+    best: dict[str, float] = {}
+    for hit in (hit for reply in each for hit in reply.hits):
+        best[hit.tool.id] = max(hit.score, best.get(hit.tool.id, 0.0))
+    assert set(best) == {"far:mail:send_mail", "net:ping", "far:clock:now"}
+    assert {hit.tool.id: hit.score for hit in both.hits} == best
+    assert [hit.score for hit in both.hits] == sorted(best.values(), reverse=True)
+    assert {hit.query for hit in both.hits} == {0}
+    assert ids(first.hits) == ids(both.hits)[:1]
+
+
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [

@@ -6,7 +6,7 @@ every caller: an engine is for catalogs that all callers see in full.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from toolcrib.checks import checked
@@ -113,13 +113,16 @@ class _RequestSearch:
     options: SearchOptions
     lexicon: Lexicon
     boosts: Mapping[str, float]
+    defined: dict[str, Tool] = field(default_factory=dict)
+    """The tools of hits by id, so that each is one object however many queries find it."""
 
     def answer(self, text: str, place: int) -> QueryAnswer:
         """Answer one query."""
         query = parse_query(without_select(text))
         limit = hit_limit(self.request, self.options)
         if not query.words:
-            total, tools = self.engine.first_by_id(self.request.filters, limit)
+            total, listed = self.engine.first_by_id(self.request.filters, limit)
+            tools = [self.defined.setdefault(tool.id, tool) for tool in listed]
             return QueryAnswer(
                 [self._shown(Hit(tool=tool, score=0.0, raw=0.0, query=place), tool) for tool in tools], total
             )
@@ -160,8 +163,10 @@ class _RequestSearch:
 
     def _with_definitions(self, answer: QueryAnswer) -> QueryAnswer:
         """Replace the names of tools by their definitions; a tool that was removed meanwhile is left out."""
-        tools = self.engine.definitions([hit.tool.id for hit in answer.hits])
-        hits = [self._shown(hit, tools[hit.tool.id]) for hit in answer.hits if hit.tool.id in tools]
+        self.defined.update(
+            self.engine.definitions([hit.tool.id for hit in answer.hits if hit.tool.id not in self.defined])
+        )
+        hits = [self._shown(hit, self.defined[hit.tool.id]) for hit in answer.hits if hit.tool.id in self.defined]
         return answer._replace(hits=group_same_tools(hits) if self.request.group_same else hits)
 
     def _shown(self, hit: Hit, tool: Tool) -> Hit:
