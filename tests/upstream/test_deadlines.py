@@ -6,7 +6,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from toolcrib.upstream.deadlines import CallDeadline, Deadline, paused
+from toolcrib.upstream.deadlines import CallDeadline, Deadline, SharedTimer, paused
 
 pytestmark = pytest.mark.anyio
 
@@ -113,3 +113,45 @@ async def test_a_deadline_does_not_run_while_a_person_answers(move_on: Callable[
     with anyio.fail_after(2000), pytest.raises(TimeoutError):
         await work()
     assert answered == ["in time"]
+
+
+async def test_deadlines_that_share_a_timer_each_end_their_own_block(move_on: Callable[[float], None]) -> None:
+    timer, ended = SharedTimer(), list[str]()
+
+    async def work(name: str) -> None:
+        try:
+            with Deadline(10, timer):
+                await anyio.sleep_forever()
+        except TimeoutError:
+            ended.append(name)
+
+    with anyio.fail_after(2000):
+        async with anyio.create_task_group() as group:
+            group.start_soon(work, "first")
+            await turns()
+            move_on(6)
+            group.start_soon(work, "second")
+            with Deadline(10, timer):
+                await turns()
+            move_on(4.1)
+            while not ended:
+                await turns()
+            assert ended == ["first"]
+            move_on(6)
+    assert ended == ["first", "second"]
+
+
+def test_a_shared_timer_goes_on_in_another_event_loop() -> None:
+    timer = SharedTimer()
+
+    async def in_time() -> None:
+        with Deadline(0.01, timer):
+            pass
+
+    async def too_late() -> None:
+        with anyio.fail_after(5), pytest.raises(TimeoutError):
+            with Deadline(0.01, timer):
+                await anyio.sleep_forever()
+
+    asyncio.run(in_time())
+    asyncio.run(too_late())

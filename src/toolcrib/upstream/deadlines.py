@@ -7,11 +7,46 @@ finds results beside a deadline that has passed meanwhile, and they count.
 import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import takewhile
 from types import TracebackType
 from typing import Final, Self
 
 _MAX_READ_S: Final = 1.0
 """How long, at most, what has arrived is read after a deadline."""
+
+
+class SharedTimer:
+    """One timer for deadlines of the same length, which pass in the order in which they began.
+
+    A call needs a deadline and hardly ever meets it, and a timer of its own costs more than the rest of the deadline.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Deadline, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where the timer runs; None without one."""
+
+    def add(self, deadline: "Deadline", loop: asyncio.AbstractEventLoop) -> None:
+        """Have the deadline end its block in time."""
+        self._waiting[deadline] = None
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_at(deadline.at, self._expire, loop)
+
+    def discard(self, deadline: "Deadline") -> None:
+        """Forget a deadline."""
+        self._waiting.pop(deadline, None)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for deadline in tuple(takewhile(lambda one: one.at <= now, self._waiting)):
+            self.discard(deadline)
+            deadline.expire()
+        first = next(iter(self._waiting), None)
+        if first is None:
+            self._loop = None
+        else:
+            loop.call_at(first.at, self._expire, loop)
 
 
 class Deadline:
@@ -28,10 +63,12 @@ class Deadline:
     """Whether what had arrived at the deadline was read."""
     _failure: BaseException | None = None
 
-    def __init__(self, seconds: float) -> None:
-        """The time begins when it is entered."""
+    def __init__(self, seconds: float, shared: SharedTimer | None = None) -> None:
+        """The time begins when it is entered. `shared` is for deadlines of this length alone."""
         self._seconds = seconds
-        self._at = 0.0
+        self._shared = shared
+        self.at = 0.0
+        """When it passes, on the event loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
         """None outside of the block, and while the time does not run."""
 
@@ -40,17 +77,18 @@ class Deadline:
         self._task = task = asyncio.current_task(loop)
         if task is not None and (cancelling := task.cancelling()):
             self._cancelling = cancelling
-        self._at = at = loop.time() + self._seconds
-        self._timer = loop.call_at(at, self._expire)
+        self.at = at = loop.time() + self._seconds
+        if self._shared is None:
+            self._timer = loop.call_at(at, self.expire)
+        else:
+            self._shared.add(self, loop)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop()
         if self._failure is None or task is None:
             return
         # The task may have been cancelled from outside too, and that has to be passed on.
@@ -63,13 +101,21 @@ class Deadline:
             self._failure = failure
             self._task.cancel()
 
-    def _move(self, at: float) -> None:
+    def _stop(self) -> None:
+        """Let the time run no longer."""
+        if self._shared is not None:
+            self._shared.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._at, self._is_read = at, False
-        self._timer = asyncio.get_running_loop().call_at(at, self._expire)
+            self._timer = None
 
-    def _expire(self) -> None:
+    def _move(self, at: float) -> None:
+        self._stop()
+        self.at, self._is_read = at, False
+        self._timer = asyncio.get_running_loop().call_at(at, self.expire)
+
+    def expire(self) -> None:
+        """End the block, unless what has arrived does so first."""
         loop = asyncio.get_running_loop()
         if self._is_read:
             self.end(TimeoutError())
@@ -77,8 +123,8 @@ class Deadline:
         # After the event loop was held up, this runs before the tasks that read what has arrived meanwhile. They get as
         # long as the loop was late.
         self._is_read = True
-        late_s = loop.time() - self._at
-        self._timer = loop.call_later(min(late_s, _MAX_READ_S), self._expire)
+        late_s = loop.time() - self.at
+        self._timer = loop.call_later(min(late_s, _MAX_READ_S), self.expire)
 
 
 class CallDeadline(Deadline):
@@ -93,8 +139,9 @@ class CallDeadline(Deadline):
     is_extended = False
     """Whether the request has reported progress."""
 
-    def __init__(self, idle_s: float, most_s: float) -> None:
-        super().__init__(idle_s)
+    def __init__(self, idle_s: float, most_s: float, shared: SharedTimer | None = None) -> None:
+        """`shared` is for deadlines with this `idle_s` alone."""
+        super().__init__(idle_s, shared)
         self._more_s = max(0.0, most_s - idle_s)
         """How much later it may still become."""
 
@@ -107,10 +154,10 @@ class CallDeadline(Deadline):
         """Begin the time without progress again."""
         if self._task is not None and not self._pauses and not self.is_last:
             self.is_extended = True
-            later_s = asyncio.get_running_loop().time() + self._seconds - self._at
+            later_s = asyncio.get_running_loop().time() + self._seconds - self.at
             added_s = min(later_s, self._more_s)
             self._more_s -= added_s
-            self._move(self._at + added_s)
+            self._move(self.at + added_s)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -125,16 +172,14 @@ class CallDeadline(Deadline):
         self._pauses += 1
         if self._pauses == 1:
             self._paused_at = asyncio.get_running_loop().time()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._stop()
 
     def _resume(self) -> None:
         self._pauses -= 1
         if self._pauses == 0:
             passed_s = asyncio.get_running_loop().time() - self._paused_at
             if self._task is not None:
-                self._move(self._at + passed_s)
+                self._move(self.at + passed_s)
 
 
 def paused(limit: CallDeadline | None) -> AbstractContextManager[None]:

@@ -42,7 +42,7 @@ from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.catalog.listing import RemoteTool
 from toolcrib.upstream.catalog.pins import TRUST_META
 from toolcrib.upstream.connection import CallerRequest, Connection
-from toolcrib.upstream.deadlines import CallDeadline, Deadline, paused
+from toolcrib.upstream.deadlines import CallDeadline, Deadline, SharedTimer, paused
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.remote_server import Listeners, Logins, RemoteServer
@@ -100,6 +100,8 @@ class UpstreamServer(RemoteServer):
         self._supervisor = Supervisor(options, fleet, cache, logins)
         self._logins = logins
         self._open_calls = OpenCalls(self._supervisor.sessions.start_soon)
+        self._timer = SharedTimer()
+        """Of the deadlines of calls."""
         self._running = 0
         """Requests of callers."""
         self._idle: anyio.Event | None = None
@@ -218,7 +220,7 @@ class UpstreamServer(RemoteServer):
             raise self._timeout(name, deadline) from None
 
     def _deadline(self) -> CallDeadline:
-        return CallDeadline(self.options.call_timeout_s, self.options.call_max_timeout_s)
+        return CallDeadline(self.options.call_timeout_s, self.options.call_max_timeout_s, self._timer)
 
     async def _call(
         self, ctx: Context, tool: RemoteTool, arguments: Object, limit: CallDeadline | None = None

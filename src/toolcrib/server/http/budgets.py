@@ -3,7 +3,6 @@
 Applies once a request is authenticated and before its body is read. Connections have their own bounds, by address.
 """
 
-from collections import Counter
 from collections.abc import Hashable
 from typing import Final, Literal
 
@@ -37,7 +36,7 @@ class Budget:
         self.total = total
         self.each = each
         self.taken = 0
-        self._by_owner: Counter[Hashable] = Counter()
+        self._by_owner: dict[Hashable, int] = {}
 
     def lack(self, owner: Hashable, amount: int = 1) -> Literal["caller", "all"] | None:
         """Who has too much for another amount: this owner, or all together; None if there is room."""
@@ -48,7 +47,7 @@ class Budget:
     def take(self, owner: Hashable, amount: int = 1) -> None:
         """Count an amount, whether or not there is room for it."""
         self.taken += amount
-        self._by_owner[owner] += amount
+        self._by_owner[owner] = self._by_owner.get(owner, 0) + amount
 
     def give_back(self, owner: Hashable, amount: int = 1) -> None:
         """Count it no longer."""
