@@ -504,7 +504,8 @@ from toolcrib import App
 
 async def main():
     async with App() as app:
-        print("numpy" in sys.modules)
+        app.asgi()
+        print(not {"numpy", "toolcrib.server.processes.replicas"}.isdisjoint(sys.modules))
         await app.search("anything")
         print("numpy" in sys.modules)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -207,7 +208,7 @@ def test_a_namespace_that_no_server_has_is_refused_without_asking(command: Comma
     ("words", "unused"),
     [
         (("search", "hello"), ()),
-        (("tools",), ()),
+        (("tools",), ("numpy", "toolcrib.search.engine")),
         (
             ("describe", "a:greet"),
             ("numpy", "toolcrib.search.engine", "toolcrib.gateway.view", "toolcrib.scripting.files"),
@@ -231,6 +232,22 @@ print([name for name in {heavy!r} if name in sys.modules])
     *shown, heavy_modules = done.stdout.splitlines()
     assert any("a:greet" in line for line in shown)
     assert json.loads(heavy_modules.replace("'", '"')) == []
+
+
+def test_a_search_of_remembered_tools_starts_no_threads_for_arithmetic(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox())
+    command("tools", "-c", file)
+    program = f"""
+import os
+from toolcrib.cli.main import app
+app(["search", "hello", "-c", {str(file)!r}], standalone_mode=False)
+print("at most", os.environ.get("OPENBLAS_NUM_THREADS"))
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "at most 1"
 
 
 @pytest.mark.slow

@@ -103,6 +103,10 @@ _NOT_RUNNING: Final = NotStarted(
 )
 
 
+Listening = Callable[[str, int, Path | None], None]
+"""Gets host and port at which an app is served by itself, and the path of its own socket if it shares that address."""
+
+
 class Endpoint(Protocol):
     """Answers the requests of one protocol while it runs."""
 
@@ -135,7 +139,7 @@ class HttpApp(AsgiApp):
         ready: Readiness,
         authenticator: Authenticator | None = None,
         paths: tuple[str, ...] | None = None,
-        listening: Callable[[str, int, Path | None], None] = lambda *_: None,
+        listening: Listening = lambda *_: None,
         owner: LifespanContext | None = None,
         routes: Sequence[BaseRoute] = (),
     ) -> None:

@@ -26,7 +26,7 @@ from toolcrib.protocol.versions import LOG_LEVEL_KEY, PROGRESS_KEY
 from toolcrib.server.auth.authentication import extra_paths
 from toolcrib.server.engine import Engine, EngineAnswer
 from toolcrib.server.exchange import RESPONSE_ONLY, Exchange
-from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
+from toolcrib.server.http.app import Endpoint, HttpApp, LifespanContext, Listening, Readiness
 from toolcrib.server.http.errors import refusal_status
 from toolcrib.server.http.requests import (
     ACCEPTED,
@@ -40,10 +40,9 @@ from toolcrib.server.http.requests import (
     method_not_allowed,
     read_head,
 )
-from toolcrib.server.http.sessions import HttpSessions
+from toolcrib.server.http.sessions import HttpSessions, SharedSessions
 from toolcrib.server.http.streams import EventStream, StreamChannel
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.processes.replicas import ReplicaEndpoint, Replicas
 from toolcrib.state.base import StateStore
 from toolcrib.types import Authenticator
 
@@ -81,20 +80,30 @@ def http_app(
     lifespan runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing
     authenticates them.
     """
-    replicas = None if state is None or not state.shared else Replicas(state, options)
-    endpoint = StreamableHttpEndpoint(engine, options, replicas)
+    endpoint, listening = _endpoint(engine, options, state)
     paths = (options.path, *extra_paths(authenticator))
     return HttpApp(
-        endpoint if replicas is None else ReplicaEndpoint(endpoint, replicas),
+        endpoint,
         engine,
         options,
-        listening=(lambda *_: None) if replicas is None else replicas.listening,
+        listening=listening,
         ready=ready,
         authenticator=authenticator,
         paths=None if anywhere else paths,
         owner=owner,
         routes=routes,
     )
+
+
+def _endpoint(engine: Engine, options: HttpOptions, state: StateStore | None) -> tuple[Endpoint, Listening]:
+    """The endpoint, which passes requests on where processes share their state, and what learns where it listens."""
+    if state is None or not state.shared:
+        return StreamableHttpEndpoint(engine, options), lambda *_: None
+
+    from toolcrib.server.processes.replicas import ReplicaEndpoint, Replicas  # noqa: PLC0415 - it loads an HTTP client
+
+    replicas = Replicas(state, options)
+    return ReplicaEndpoint(StreamableHttpEndpoint(engine, options, replicas), replicas), replicas.listening
 
 
 class StreamableHttpEndpoint:
@@ -105,7 +114,7 @@ class StreamableHttpEndpoint:
     disconnects.
     """
 
-    def __init__(self, engine: Engine, options: HttpOptions, replicas: Replicas | None = None) -> None:
+    def __init__(self, engine: Engine, options: HttpOptions, replicas: SharedSessions | None = None) -> None:
         """`replicas` are the processes that serve the same address, if there may be others."""
         self._engine = engine
         self._sessions = HttpSessions(engine, options, replicas)

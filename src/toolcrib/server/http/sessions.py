@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 from uuid import uuid4
 
 import anyio
@@ -47,8 +47,7 @@ from toolcrib.server.http.requests import (
 )
 from toolcrib.server.http.streams import EventStream, Listener, SessionChannel
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.processes.replicas import Replicas
-from toolcrib.types import Caller
+from toolcrib.types import Caller, Object
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +125,22 @@ class HttpSession:
             scope.cancel()
 
 
+class SharedSessions(Protocol):
+    """The sessions of all processes that serve the same address, any of which may continue one."""
+
+    def seal(self, caller: Caller, params: Object) -> str:
+        """A new id for a session that this process opens."""
+
+    def unseal(self, session: str, caller: Caller) -> Object | None:
+        """What the client of a session of this caller said when it opened it; None for any other text."""
+
+    async def end_session(self, session: str) -> None:
+        """Note that the client has ended its session, so that no process continues it."""
+
+    async def has_ended(self, session: str) -> bool:
+        """Whether the client has ended the session."""
+
+
 class HttpSessions:
     """The sessions of one endpoint."""
 
@@ -133,7 +148,7 @@ class HttpSessions:
         self,
         engine: Engine,
         options: HttpOptions,
-        replicas: Replicas | None = None,
+        replicas: SharedSessions | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -360,7 +375,7 @@ class HttpSessions:
             return _NOT_FOUND
         return session
 
-    async def _continue(self, replicas: Replicas, session_id: str, caller: Caller, request: HttpRequest) -> bool:
+    async def _continue(self, replicas: SharedSessions, session_id: str, caller: Caller, request: HttpRequest) -> bool:
         """Continue here a session that another process opened, if its id is valid; false if there is no room."""
         params = replicas.unseal(session_id, caller)
         if params is None or await replicas.has_ended(session_id):
