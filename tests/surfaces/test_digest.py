@@ -250,7 +250,7 @@ async def test_only_a_server_that_changed_is_read_again(monkeypatch: pytest.Monk
         read.append(name)
         return make_profile(name, tools, about, limit=limit)
 
-    monkeypatch.setattr("toolcrib.surfaces.digest.make_profile", counting)
+    monkeypatch.setattr("toolcrib.search.make_profile", counting)
     providers = [server(name) for name in TOOLS]
     source = FakeSource(*providers)
     with anyio.fail_after(10):
