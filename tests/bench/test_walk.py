@@ -10,20 +10,20 @@ import pytest
 
 BENCH: Final = Path(__file__).parents[2] / "bench"
 WALKS: Final = {
-    "execute_tool, http server, 2026-07-28": (67, 270),
-    "execute_tool, stdio server, 2026-07-28": (65, 275),
-    "execute_tool, memory server, 2026-07-28": (63, 262),
-    "tool_search, 2026-07-28": (64, 332),
-    "script, http server, 2026-07-28": (85, 432),
-    "script, stdio server, 2026-07-28": (83, 441),
-    "script, memory server, 2026-07-28": (81, 428),
-    "execute_tool, http server, 2025-11-25": (70, 287),
-    "execute_tool, stdio server, 2025-11-25": (68, 291),
-    "execute_tool, memory server, 2025-11-25": (66, 278),
-    "tool_search, 2025-11-25": (68, 349),
-    "script, http server, 2025-11-25": (88, 452),
-    "script, stdio server, 2025-11-25": (86, 456),
-    "script, memory server, 2025-11-25": (84, 442),
+    "execute_tool, http server, 2026-07-28": (66, 260),
+    "execute_tool, stdio server, 2026-07-28": (65, 267),
+    "execute_tool, memory server, 2026-07-28": (62, 252),
+    "tool_search, 2026-07-28": (63, 325),
+    "script, http server, 2026-07-28": (84, 426),
+    "script, stdio server, 2026-07-28": (82, 431),
+    "script, memory server, 2026-07-28": (79, 416),
+    "execute_tool, http server, 2025-11-25": (69, 278),
+    "execute_tool, stdio server, 2025-11-25": (68, 284),
+    "execute_tool, memory server, 2025-11-25": (65, 269),
+    "tool_search, 2025-11-25": (67, 341),
+    "script, http server, 2025-11-25": (86, 441),
+    "script, stdio server, 2025-11-25": (85, 447),
+    "script, memory server, 2025-11-25": (83, 434),
 }
 """Modules and functions. Write smaller figures here when a walk has become shorter."""
 
