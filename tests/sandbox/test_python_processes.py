@@ -1,6 +1,7 @@
 """The two processes of a Python script: what passes between them; neither outlives the script."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -128,12 +129,18 @@ async def test_the_gateway_holds_at_most_one_frame_of_a_scripts_data(engine: str
             tracemalloc.stop()
 
 
+def kill_interpreters() -> None:
+    """Kill every interpreter, unless it has just ended by itself."""
+    for pid in interpreters():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 async def test_an_interpreter_that_died_in_the_pool_costs_no_script(box: PythonSandbox, tools: Tools) -> None:
     with anyio.fail_after(60):
         await box.run("1", tools)
         assert await is_left_with(1)
-        for pid in interpreters():
-            os.kill(pid, signal.SIGKILL)
+        kill_interpreters()
         assert (await box.run("2", tools)).value == 2
 
 
@@ -141,8 +148,7 @@ async def test_a_killed_interpreter_is_noticed_while_its_script_waits(box: Pytho
     with anyio.fail_after(15):
         task = asyncio.create_task(box.run("await slow.sleep(s=60)", servers.tools()))
         await servers.arrived.wait()
-        for pid in interpreters():
-            os.kill(pid, signal.SIGKILL)
+        kill_interpreters()
         with pytest.raises(ScriptError) as caught:
             await task
     assert caught.value.kind == "killed"
