@@ -1,7 +1,9 @@
 """How the cost of reading a text grows with its length."""
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 FLOOR_S: Final = 0.02
@@ -31,7 +33,30 @@ def repeated(unit: str, length: int) -> str:
     return (unit * (length // len(unit) + 1))[:length]
 
 
-def _cost_s(work: Callable[[str], object], text: str) -> float:
+class Cost:
+    """What a measured block took."""
+
+    seconds = 0.0
+
+
+@contextmanager
+def measured() -> Iterator[Cost]:
+    """Measure the processor time that this thread spends in the block, without the garbage collector.
+
+    A full run of the collector takes time in the size of the whole test process, often more than the block.
+    """
+    cost, was_on = Cost(), gc.isenabled()
+    gc.disable()
     start = time.thread_time()
-    work(text)
-    return time.thread_time() - start
+    try:
+        yield cost
+    finally:
+        cost.seconds = time.thread_time() - start
+        if was_on:
+            gc.enable()
+
+
+def _cost_s(work: Callable[[str], object], text: str) -> float:
+    with measured() as cost:
+        work(text)
+    return cost.seconds

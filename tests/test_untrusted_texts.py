@@ -4,9 +4,8 @@ import json
 import logging
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ import anyio
 import mcp
 import pytest
 from mcp_types import ElicitRequestParams, ElicitResult, LoggingMessageNotificationParams
-from tests.growth import FLOOR_S, MAX_GROWTH, repeated
+from tests.growth import FLOOR_S, MAX_GROWTH, measured, repeated
 from tests.upstream.support import FAST
 
 from toolcrib.app import App
@@ -167,9 +166,9 @@ def without_tracebacks() -> Iterator[None]:
 
 async def cost_s(work: Callable[[], Awaitable[None]]) -> float:
     """The processor time that the loop's thread spends on the work."""
-    start = time.thread_time()
-    await work()
-    return time.thread_time() - start
+    with measured() as cost:
+        await work()
+    return cost.seconds
 
 
 async def check(running: Gateway, tool: str, unit: str, log: pytest.LogCaptureFixture) -> None:
@@ -235,9 +234,10 @@ async def test_instructions_and_descriptions(kind: str) -> None:
         costs = []
         for length in (0, 20_000, 40_000):
             texts = {name: Text(INPUTS[kind], length, end) for name in ("instructions", "description")}
-            start = time.thread_time()
-            async with gateway(stdio(**texts)) as running:
-                costs.append(time.thread_time() - start)
+            async with AsyncExitStack() as stack:
+                with measured() as cost:
+                    running = await stack.enter_async_context(gateway(stdio(**texts)))
+                costs.append(cost.seconds)
                 await check_start(running)
         if costs[2] <= MAX_GROWTH * max(costs[1], costs[0]):
             return

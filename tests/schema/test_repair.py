@@ -3,13 +3,13 @@ lose a tool that arguments can fit.
 """
 
 import copy
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.growth import measured
 
 from toolcrib.errors import InvalidArguments, InvalidTool
 from toolcrib.schema.repair import ReadSchema, read_schema
@@ -216,13 +216,13 @@ GROWING: Mapping[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("kind", GROWING)
 def test_the_time_grows_with_the_size(kind: str) -> None:
-    def cost(size: int) -> float:
+    def cost_of(size: int) -> float:
         times = []
         for _ in range(3):
             schema = GROWING[kind](size)
-            begun = time.process_time()
-            read(schema)
-            times.append(time.process_time() - begun)
+            with measured() as cost:
+                read(schema)
+            times.append(cost.seconds)
         return min(times)
 
-    assert cost(4_000) <= 3 * cost(2_000) + 0.01
+    assert cost_of(4_000) <= 3 * cost_of(2_000) + 0.01

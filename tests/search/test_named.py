@@ -1,14 +1,13 @@
 """Tools that a query names in full: all of them come first, in every spelling that clients write."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from itertools import islice, product
 from typing import Any, get_args
 from unittest.mock import Mock
 
 import pytest
-from tests.growth import FLOOR_S, MAX_GROWTH, growth
+from tests.growth import FLOOR_S, MAX_GROWTH, growth, measured
 
 from toolcrib.discovery import ToolSearchEngine
 from toolcrib.names import wire_name
@@ -189,9 +188,9 @@ def spellings(word: str, count: int) -> str:
 
 def cpu_s(index: Index, query: str) -> float:
     def once() -> float:
-        start = time.thread_time()
-        search(index, SearchRequest(queries=(query,)))
-        return time.thread_time() - start
+        with measured() as cost:
+            search(index, SearchRequest(queries=(query,)))
+        return cost.seconds
 
     return min(once() for _ in range(3))
 

@@ -1,7 +1,6 @@
 """Pins: what a server lists first is trusted, and what differs from it later is recorded, shown, and held if wanted."""
 
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.server.lowlevel import Server
+from tests.growth import measured
 from tests.upstream.support import FAST
 
 from toolcrib import App, Settings
@@ -223,14 +223,14 @@ async def test_changed_instructions_are_a_change() -> None:
 
 
 def test_a_thousand_renamed_tools_take_time_that_grows_with_their_number() -> None:
-    def cost(count: int) -> float:
+    def cost_of(count: int) -> float:
         gone = {f"old{n}": {"name": f"old{n}", "description": "a" * 5_000 + str(n)} for n in range(count)}
         added = {f"new{n}": {"name": f"new{n}", "description": "a" * 4_999 + str(n)} for n in range(count)}
-        begun = time.process_time()
-        find_renamed(gone, added)
-        return time.process_time() - begun
+        with measured() as cost:
+            find_renamed(gone, added)
+        return cost.seconds
 
-    assert min(cost(2_000) for _ in range(3)) <= 3 * min(cost(1_000) for _ in range(3)) + 0.01
+    assert min(cost_of(2_000) for _ in range(3)) <= 3 * min(cost_of(1_000) for _ in range(3)) + 0.01
 
 
 def test_of_several_renamed_tools_each_is_found() -> None:

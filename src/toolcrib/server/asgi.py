@@ -40,7 +40,7 @@ class AsgiApp(ABC):
 
     async def serve(self, request: Any) -> None:
         """Answer a POST to one of the `direct_paths` that did not come over ASGI: a `http.requests.HttpRequest`."""
-        raise NotImplementedError
+        raise NotImplementedError  # only an app with `direct_paths` is asked, and has its own
 
     @abstractmethod
     def running(self) -> AbstractAsyncContextManager[None]:
