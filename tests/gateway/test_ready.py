@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import anyio
@@ -21,7 +21,7 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import Snapshot
 from toolcrib.settings.options import Settings
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
-from toolcrib.types import Caller, Context, SearchRequest, ServerState, Tool
+from toolcrib.types import BackendKind, Caller, Context, SearchRequest, ServerState, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +29,12 @@ ME = Context(caller=Caller(id="me"))
 QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0)
 MAIL = [Tool(name="send_mail", namespace="mail", description="Send a mail.")]
 FILES = [Tool(name="read_file", namespace="files", description="Read a file.")]
+
+
+class FakeServers(FakeSource):
+    """A changing set of remote servers, which requests do not wait for."""
+
+    kind = BackendKind.MCP
 
 
 class Held:
@@ -71,7 +77,7 @@ async def coming(held: Held, source: FakeSource, provider: FakeProvider) -> Asyn
 
 async def test_a_server_is_ready_for_all_to_see_only_once_its_tools_can_be_found(held: Held) -> None:
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
-    async with coming(held, FakeSource(FakeProvider(FILES), mail), mail) as gateway:
+    async with coming(held, FakeServers(FakeProvider(FILES), mail), mail) as gateway:
         (status,) = gateway.refresher.statuses()
         assert (status.state, status.reason) == (ServerState.CONNECTING, "its tools are being loaded")
         reply = await gateway.search(ME, SearchRequest(queries=("send a mail",)))
@@ -87,7 +93,7 @@ async def test_a_server_is_ready_for_all_to_see_only_once_its_tools_can_be_found
 @pytest.mark.parametrize("state", [ServerState.IDLE, ServerState.CONNECTING, ServerState.DEGRADED])
 async def test_the_first_search_waits_until_remembered_tools_can_be_found(held: Held, state: ServerState) -> None:
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONFIGURED))
-    source = FakeSource(FakeProvider(FILES), mail)
+    source = FakeServers(FakeProvider(FILES), mail)
     with anyio.fail_after(10):
         async with running(source, options=GatewayOptions(search_wait_s=1000)) as gateway:
             mail.tools, mail.status = list(MAIL), ready("mail", state=state, cached=True, tools=1)
@@ -103,9 +109,56 @@ async def test_the_first_search_waits_until_remembered_tools_can_be_found(held: 
             assert gateway.refresher.statuses() == (mail.status,)
 
 
+class Unhurried(FakeProvider):
+    """A provider of this process that lists its tools when it may."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        super().__init__(tools)
+        self.may_list = anyio.Event()
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        await self.may_list.wait()
+        return await super().list_tools(ctx)
+
+
+async def test_the_first_search_and_call_find_a_tool_of_this_process_however_long_its_list_and_its_index_take(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcrib.gateway.refresh._POLL_WAIT_S", 0.0)  # as if the machine were busy
+    mail = Unhurried(MAIL)
+    with anyio.fail_after(10):
+        async with App(Settings(gateway=QUIET)) as app:
+            await app.settled()
+            app.add_provider(mail)
+            searching = asyncio.create_task(app.search("send a mail"))
+            calling = asyncio.create_task(app.call("mail:send_mail"))
+            await app.gateway.refresher.wait_changed()  # a snapshot without it
+            await anyio.wait_all_tasks_blocked()
+            mail.may_list.set()
+            await anyio.to_thread.run_sync(held.begun.wait)
+            await anyio.wait_all_tasks_blocked()
+            assert not searching.done()
+            held.go_on.set()
+            assert (await searching).hits[0].tool.id == "mail:send_mail"
+            assert not (await calling).is_error
+
+
+async def test_a_provider_of_this_process_that_does_not_answer_holds_requests_only_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolcrib.gateway.refresh._LOCAL_WAIT_S", 0.01)
+    with anyio.fail_after(10):
+        async with App(Settings(gateway=QUIET)) as app:
+            app.add_provider(Unhurried(MAIL))
+            app.add_provider(FakeProvider(FILES))
+            assert not (await app.call("files:read_file")).is_error
+            with pytest.raises(ToolNotFound):
+                await app.call("mail:send_mail")
+
+
 async def test_a_call_of_a_tool_that_is_being_taken_in_waits_for_it(held: Held) -> None:
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
-    async with coming(held, FakeSource(FakeProvider(FILES), mail), mail) as gateway:
+    async with coming(held, FakeServers(FakeProvider(FILES), mail), mail) as gateway:
         async with anyio.create_task_group() as group:
             group.start_soon(gateway.call, ME, "mail:send_mail")
             await gateway.call(ME, "files:read_file")  # no other caller waits
@@ -116,11 +169,10 @@ async def test_a_call_of_a_tool_that_is_being_taken_in_waits_for_it(held: Held) 
 
 @pytest.mark.parametrize("state", [ServerState.CONNECTING, ServerState.IDLE, ServerState.DEGRADED])
 async def test_the_first_search_and_a_call_wait_until_tools_of_an_earlier_run_can_be_found(
-    held: Held, state: ServerState, monkeypatch: pytest.MonkeyPatch
+    held: Held, state: ServerState
 ) -> None:
-    monkeypatch.setattr("toolcrib.gateway.refresh._LOCAL_WAIT_S", 0.0)  # as if the index took longer to build
     known = ready("mail", state=state, cached=True, stale=state is ServerState.DEGRADED, tools=1)
-    source = FakeSource(FakeProvider(FILES), FakeProvider(MAIL, status=known))
+    source = FakeServers(FakeProvider(FILES), FakeProvider(MAIL, status=known))
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             gateway = Gateway([source])
@@ -141,14 +193,14 @@ async def test_the_first_search_and_a_call_wait_until_tools_of_an_earlier_run_ca
 async def test_a_server_that_is_back_is_stale_until_its_new_tools_are_in(held: Held) -> None:
     lost = ready("mail", state=ServerState.DEGRADED, reason="connection lost", stale=True)
     mail = FakeProvider(FILES, status=lost)
-    async with coming(held, FakeSource(mail), mail) as gateway:
+    async with coming(held, FakeServers(mail), mail) as gateway:
         assert gateway.refresher.statuses() == (lost,)
         assert not gateway.refresher.is_connecting()
 
 
 async def test_a_server_that_fails_meanwhile_is_reported_at_once(held: Held) -> None:
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
-    source = FakeSource(mail)
+    source = FakeServers(mail)
     async with coming(held, source, mail) as gateway:
         mail.status = ready("mail", state=ServerState.FAILED, reason="exited")
         source.changed()
@@ -161,7 +213,7 @@ async def test_tools_that_cannot_be_taken_in_leave_their_server_degraded(monkeyp
 
     monkeypatch.setattr(Snapshot, "build", fail)
     with anyio.fail_after(5):
-        async with running(FakeSource(FakeProvider(MAIL, status=ready("mail", tools=1)))) as gateway:
+        async with running(FakeServers(FakeProvider(MAIL, status=ready("mail", tools=1)))) as gateway:
             (status,) = gateway.refresher.statuses()
             assert (status.state, status.tools) == (ServerState.DEGRADED, 0)
             assert "could not be loaded" in status.reason
@@ -171,7 +223,7 @@ async def test_tools_that_cannot_be_taken_in_leave_their_server_degraded(monkeyp
 
 async def test_changes_that_come_while_tools_are_taken_in_are_taken_in_together(held: Held) -> None:
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
-    source = FakeSource(mail)
+    source = FakeServers(mail)
     async with coming(held, source, mail) as gateway:
         before = held.builds
         for number in range(20):
@@ -224,7 +276,7 @@ async def test_the_log_says_once_how_many_tools_a_server_has_and_which_were_set_
 ) -> None:
     broken = [Tool(name=f"bad_{n}", namespace="mail", input_schema={"type": "array"}) for n in range(5)]
     mail = FakeProvider([*MAIL, *broken], status=ready("mail", tools=6, protocol="2025-06-18"))
-    source = FakeSource(mail)
+    source = FakeServers(mail)
     with anyio.fail_after(5), caplog.at_level(logging.INFO, "toolcrib.gateway"):
         async with running(source) as gateway:
             source.changed()

@@ -58,7 +58,9 @@ _MAX_DEBOUNCE_S: Final = 0.2
 """The longest such time while servers are still connecting, so that many servers' tools go into one snapshot."""
 
 _LOCAL_WAIT_S: Final = 1.0
-"""How long a request waits for what this process has just registered, in seconds."""
+"""How long a request waits for a provider of this process that has just reported a change, in seconds. What is already
+listed is waited for as long as it takes: a first search that finds nothing on a busy machine would be wrong.
+"""
 
 _POLL_WAIT_S: Final = 0.1
 """How long the tools of other providers wait for a slow one, in seconds."""
@@ -148,8 +150,7 @@ class CatalogRefresher:
                     await anyio.sleep(self._debounce_s())
                     self._dirty = anyio.Event()
                     await self._refresh(group)
-                    self._changed.set()
-                    self._changed = anyio.Event()
+                    self._announce()
                     self._notify_listeners()
                     await self.maintenance.tidy(group, self._dirty)
         finally:
@@ -160,6 +161,10 @@ class CatalogRefresher:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._on_disk.close)
             self._release_waiters()
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
     def _debounce_s(self) -> float:
         """Return how long to wait for more changes: as long as the last build while servers are connecting."""
@@ -287,9 +292,8 @@ class CatalogRefresher:
             changes = self._changes
             await self._flights.run(lambda: self._is_current(changes), self._refresh_now)
         elif self._local_changes != self._local_applied and home.is_here():
-            with anyio.move_on_after(_LOCAL_WAIT_S):
-                while self._local_changes != self._local_applied and self._home is home:
-                    await self._changed.wait()
+            while self._local_changes != self._local_applied and self._home is home:
+                await self._changed.wait()
 
     async def wait_current(self) -> None:
         """Wait until every change is in the snapshot. Raises `NotStarted` if `run` ends meanwhile."""
@@ -400,10 +404,19 @@ class CatalogRefresher:
         self._last_build_s = time.monotonic() - began
         self._statuses = None
         self._status_logger.log_changes(self.statuses())
-        self._local_applied = max(self._local_applied, local)
+        if group is not None and any(state.polling and state.backend.kind is not BackendKind.MCP for state in states):
+            group.start_soon(self._stop_waiting, local)
+        else:
+            self._local_applied = max(self._local_applied, local)
         if group is not None and not self._dirty.is_set() and not any(state.polling for state in states):
             self._clean.set()
         return changes
+
+    async def _stop_waiting(self, local: int) -> None:
+        """Let requests go on without the providers of this process that have not answered after a while."""
+        await anyio.sleep(_LOCAL_WAIT_S)
+        self._local_applied = max(self._local_applied, local)
+        self._announce()
 
     async def _listed(self, states: Sequence[ProviderState]) -> tuple[ProviderTools, ...]:
         """What the providers list, for the snapshot; the tools that are searched on disk are put there instead."""
