@@ -351,7 +351,7 @@ async def test_without_an_issuer_its_own_credentials_go_to_the_first_one_that_th
             assert (await call(server, "whoami", HERE)).is_error is False
             it.protected.prm = {"authorization_servers": [other.issuer.issuer]}
             it.issuer.tokens.clear()
-            with pytest.raises(ServerUnavailable, match="issuer"):
+            with pytest.raises(ServerUnavailable, match="names another authorization server"):
                 await server.call_tool(HERE, "whoami", {})
         assert other.issuer.count("/token") == 0
 
@@ -527,7 +527,7 @@ async def test_metadata_of_another_issuer_is_refused() -> None:
     async with world() as it:
         it.issuer.metadata = {"issuer": "https://other.test"}
         async with it.connected() as (server, _):
-            with pytest.raises(LoginRequired, match="issuer mismatch"):
+            with pytest.raises(LoginRequired, match="names another issuer"):
                 await server.call_tool(HERE, "whoami", {})
         assert it.issuer.count("/register") == 0
 
@@ -554,12 +554,31 @@ async def test_an_authorization_server_that_is_an_origin_is_the_same_with_and_wi
             assert server.status.state is ServerState.READY
 
 
+ENDPOINTS = {"authorization": "authorize", "token": "token"}
+
+
+@pytest.mark.parametrize("grant", ["authorization_code", "client_credentials", "token_exchange"])
+@pytest.mark.parametrize(("named", "itself"), [("", ""), ("/", ""), ("", "/"), ("/", "/")])
+async def test_every_flow_compares_issuers_alike(grant: str, named: str, itself: str) -> None:
+    async with world() as it:
+        it.issuer.clients["main"] = replace(MAIN)
+        origin = it.issuer.issuer
+        it.issuer.issuer = f"{origin}{itself}"
+        it.issuer.metadata = {f"{name}_endpoint": f"{origin}/{path}" for name, path in ENDPOINTS.items()}
+        auth = {"grant": grant, "issuer": f"{origin}{named}", "client_id": "main", "client_secret": "main-secret"}
+        async with it.connected(**auth) as (server, service):
+            if grant == "authorization_code":
+                await log_in(server, service)
+            ctx = replace(ANN, token="token-of-ann") if grant == "token_exchange" else HERE
+            assert not (await call(server, "whoami", ctx)).is_error
+
+
 async def test_an_authorization_server_with_a_path_is_another_one_with_a_slash() -> None:
     async with world() as it:
         it.protected.prm = {"authorization_servers": [f"{it.issuer.issuer}/"]}
         it.issuer.metadata = {"issuer": f"{it.issuer.issuer}/realm"}
         async with it.connected() as (server, _):
-            with pytest.raises(LoginRequired, match="issuer mismatch"):
+            with pytest.raises(LoginRequired, match="names another issuer"):
                 await server.call_tool(HERE, "whoami", {})
 
 

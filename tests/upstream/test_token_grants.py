@@ -124,6 +124,24 @@ async def test_a_provider_that_names_another_issuer_gets_no_token() -> None:
         assert not provider.asked
 
 
+@pytest.mark.parametrize("who", ["authorization server", "identity provider"])
+@pytest.mark.parametrize(("named", "itself"), [("/", ""), ("", "/"), ("/", "/")])
+async def test_an_issuer_is_the_same_with_and_without_a_slash(who: str, named: str, itself: str) -> None:
+    async with employer() as (it, provider, auth):
+        if who == "identity provider":
+            provider.metadata = {"issuer": f"{provider.issuer}{itself}"}
+            vouching = auth["identity_provider"]
+            auth["identity_provider"] = replace(vouching, issuer=f"{vouching.issuer}{named}")
+        else:
+            it.issuer.metadata = {"issuer": f"{it.issuer.issuer}{itself}"}
+            auth["issuer"] += named
+        async with it.connected(**auth) as (server, _):
+            assert not (await call(server, "whoami", replace(ANN, token="token-of-ann"))).is_error
+        (asked,) = provider.asked
+        expected = it.issuer.issuer if who == "identity provider" else f"{it.issuer.issuer}{itself}"
+        assert asked["audience"] == expected
+
+
 async def test_tools_are_listed_with_toolcribs_own_credentials() -> None:
     async with employer() as (it, provider, auth), it.connected(**auth) as (server, _):
         assert server.status.state is ServerState.READY

@@ -10,22 +10,21 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import anyio
-import httpx2
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
-from pydantic_core import from_json, to_json
 
 from toolcrib.errors import StateUnavailable, ToolcribError
+from toolcrib.protocol.messages import encode_request
 from toolcrib.protocol.negotiation import CLIENT_INFO
 from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S
-from toolcrib.upstream.logins.flows import Ask, Challenge, FlowRunner, LoginFailed, PersonFlow, plain_model
+from toolcrib.upstream.logins.flows import Ask, Challenge, LoginFailed, OAuthClient, PersonFlow, TokenRefused
 from toolcrib.upstream.logins.vault import Login, LoginRejected, LoginVault, login_key
 from toolcrib.upstream.options import FleetOptions, OAuthClientOptions, ServerOptions
-from toolcrib.upstream.redact import Redactor, bare_url
+from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import AutoResetEvent
 from toolcrib.upstream.transports.http_bodies import discard
 from toolcrib.upstream.transports.http_requests import (
@@ -72,8 +71,8 @@ async def first_challenge(options: ServerOptions) -> Challenge:
         with anyio.move_on_after(REQUEST_TIMEOUT_S):
             # Some servers let everybody begin, and ask for a token when the tools are listed.
             for method, params in (("initialize", start), ("tools/list", {})):
-                message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-                reply = await requests.send("POST", requests.url, headers, to_json(message), session=session)
+                message = encode_request(1, method, params)
+                reply = await requests.send("POST", requests.url, headers, message, session=session)
                 await discard(reply.response)
                 if reply.response.status >= _BAD_REQUEST:
                     found = _challenge(refusal_in(reply.response, headers))
@@ -152,9 +151,8 @@ class StoredLogin(ServerCredentials):
             return math.inf
         return login.refresh_at - time.time()
 
-    @property
-    def runner(self) -> FlowRunner:
-        return FlowRunner(self.options)
+    def _flow(self, known: Login | None = None) -> PersonFlow:
+        return PersonFlow(OAuthClient(self.options, self._auth), known, self.principal)
 
     async def token(self) -> str | None:
         login = self._login
@@ -218,12 +216,15 @@ class StoredLogin(ServerCredentials):
 
     async def _fetch(self, login: Login) -> Object:
         """Get new tokens for the refresh token. Raises `LoginRejected` or `LoginFailed`."""
-        flow = PersonFlow(self.options, self._auth, login)
-        with anyio.move_on_after(_REFRESH_TIMEOUT_S):
-            await self.runner.run(flow, None, _check_refresh)
-        if flow.kept.tokens is None:
-            raise LoginFailed("its authorization server did not answer with tokens")
-        return plain_model(flow.kept.tokens)
+        try:
+            with anyio.fail_after(_REFRESH_TIMEOUT_S):
+                return await self._flow().refresh(login)
+        except TimeoutError as error:
+            raise LoginFailed("its authorization server did not answer with tokens in time") from error
+        except TokenRefused as error:
+            if error.code in _FINAL_ERRORS:
+                raise LoginRejected(f"its authorization server has ended the last one ({error.code})") from error
+            raise LoginFailed(f"its authorization server returned HTTP {error.status}") from error
 
     async def answer(self, challenge: Challenge, used: str | None) -> str | None:
         async with self._lock:
@@ -267,12 +268,7 @@ class StoredLogin(ServerCredentials):
         challenge = self.challenge
         if known is not None and _NEW_CLIENT in known.problem:
             known = replace(known, client={})
-        flow = PersonFlow(self.options, self._auth, known, redirect=redirect, ask=ask)
-        await self.runner.run(flow, challenge)
-        if flow.kept.tokens is None:
-            raise LoginFailed("its authorization server did not answer with tokens")
-        base = Login(server=self.options.name, url=bare_url(self.options.url), principal=self.principal)
-        login = flow.login(base)
+        login = await self._flow(known).log_in(challenge, redirect, ask)
         await self._vault.save(self.key, login)
         if challenge.is_step_up:
             self._stepped_up.add(challenge.scope)
@@ -286,25 +282,10 @@ class StoredLogin(ServerCredentials):
         login = await self._vault.load(self.key)
         await self._vault.delete(self.key)
         self._login = None
-        if login is None or not login.metadata.get("revocation_endpoint"):
+        if login is None:
             return False
-        flow = PersonFlow(self.options, self._auth, login)
         try:
-            return (await self.runner.send(await flow.revocation(login))).status_code == httpx2.codes.OK
+            return await self._flow().revoke(login)
         except LoginFailed as error:
             logger.info("%s: the login was not revoked: %s", self.options.name, error.reason)
             return False
-
-
-def _check_refresh(response: httpx2.Response) -> None:
-    """Raise `LoginRejected` for an answer that ends the login, and `LoginFailed` for any other refusal."""
-    if response.status_code == httpx2.codes.OK:
-        return
-    try:
-        body: Any = from_json(response.content)
-    except ValueError:
-        body = None
-    code = body.get("error") if isinstance(body, dict) else None
-    if isinstance(code, str) and code in _FINAL_ERRORS:
-        raise LoginRejected(f"its authorization server has ended the last one ({code})")
-    raise LoginFailed(f"its authorization server returned HTTP {response.status_code}")
