@@ -1,5 +1,6 @@
 """Shared by all tests: the event loop, one TLS context, and the number of examples for each property."""
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -61,6 +62,17 @@ def run_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunPython]:
     """Runs a Python program in a folder, without the second that importing toolcrib takes."""
     with forks(tmp_path_factory.mktemp("forks")) as run:
         yield run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
+    """Keep the tests themselves from the garbage collector: each full run would look through thousands of them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
