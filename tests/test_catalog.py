@@ -85,7 +85,7 @@ def test_tools_are_sorted_by_id_and_have_positions() -> None:
     tools = catalog("b:x", "a", "a:y")
     assert [t.id for t in tools.tools] == [t.id for t in tools] == ["a", "a:y", "b:x"]
     assert len(tools) == 3
-    assert tools.wire_name(1) == "a__y"
+    assert tools.entries[1].wire == "a__y"
     assert tools.by_wire("a__y") == tools.by_id("a:y") == 1
     assert tools.by_wire("a") == 0
     assert tools.by_wire("a:y") is None
@@ -289,9 +289,9 @@ def test_a_definition_with_a_lone_surrogate_is_rejected(where: str) -> None:
 
 def test_each_tool_has_a_compiled_schema() -> None:
     tools = Catalog.build([tool("a:b", input_schema={"type": "object", "required": ["x"]})])
-    tools.schema(0).check({"x": 1})
+    tools.entries[0].schema.check({"x": 1})
     with pytest.raises(InvalidArguments, match='a:b: "x" is required'):
-        tools.schema(0).check({})
+        tools.entries[0].schema.check({})
 
 
 def test_the_entry_of_the_same_tool_object_is_reused() -> None:
@@ -299,8 +299,8 @@ def test_the_entry_of_the_same_tool_object_is_reused() -> None:
     before = Catalog.build([kept, changed])
     after = Catalog.build([tool("a:before"), replace(changed, description="new"), kept], previous=before)
     assert [t.id for t in after.tools] == ["a:before", "a:changed", "a:kept"]
-    assert after.schema(2) is before.schema(1)
-    assert after.schema(1) is not before.schema(0)
+    assert after.entries[2].schema is before.entries[1].schema
+    assert after.entries[1].schema is not before.entries[0].schema
     assert found(after, "kept") == "a:kept"
 
 

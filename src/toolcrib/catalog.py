@@ -13,7 +13,7 @@ import binascii
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import compress
@@ -56,14 +56,15 @@ class CatalogEntry:
 class Catalog:
     """An immutable set of tools, sorted by id. A position is an index into `tools`."""
 
-    __slots__ = ("_digests", "_lookup", "entries", "marked", "rejected", "tools")
+    __slots__ = ("_digests", "_ids", "_lookup", "entries", "marked", "rejected", "tools")
 
     def __init__(self, entries: list[CatalogEntry], rejected: tuple[tuple[Tool, str], ...]) -> None:
         """Call `Catalog.build` instead."""
         self.entries = entries
         """The entry of each tool, by position."""
         self._digests = [entry.digest for entry in entries]
-        self._lookup = NameLookup(entries)
+        self._ids = {entry.id: position for position, entry in enumerate(entries)}
+        self._lookup = NameLookup(entries, self._ids)
         self.tools: tuple[Tool, ...] = tuple(entry.tool for entry in entries)
         self.rejected = rejected
         """The rejected definitions with the reason, in their original order."""
@@ -94,21 +95,13 @@ class Catalog:
     def __len__(self) -> int:
         return len(self.tools)
 
-    def schema(self, position: int) -> Schema:
-        """The compiled input schema of a tool."""
-        return self.entries[position].schema
-
-    def wire_name(self, position: int) -> str:
-        """The wire name of a tool."""
-        return self.entries[position].wire
-
     def by_wire(self, name: str) -> int | None:
         """The position of the tool with exactly that wire name."""
-        return self._lookup.find_exact(name, Tier.WIRE)
+        return self._lookup.find_wire(name)
 
     def by_id(self, id_: str) -> int | None:
         """The position of the tool with exactly that id."""
-        return self._lookup.find_exact(id_, Tier.ID)
+        return self._ids.get(id_)
 
     def find(self, spelling: str, mask: Mask = None, namespace: str | None = None) -> int:
         """The position of the one visible tool with that spelling.
@@ -116,6 +109,9 @@ class Catalog:
         A `namespace`, given here or in the spelling, restricts the lookup to its tools. Raises `ToolNotFound` with
         suggestions, or `AmbiguousName` with the candidates, both only from visible tools.
         """
+        position = self._ids.get(spelling) if namespace is None else None
+        if position is not None and (mask is None or mask[position]):
+            return position  # no other spelling is as close as the id
         return self._lookup.find(spelling, mask, namespace)
 
     def fingerprint(self, mask: Mask = None) -> str:
@@ -215,11 +211,12 @@ class NameLookup:
     A value of the table is one code, or several: `position * 5 + tier`.
     """
 
-    __slots__ = ("_by_fold", "_entries", "_guesses", "_namespaces", "_table")
+    __slots__ = ("_by_fold", "_entries", "_guesses", "_ids", "_namespaces", "_table")
 
-    def __init__(self, entries: Sequence[CatalogEntry]) -> None:
-        """A position is an index into `entries`, which are sorted by id."""
+    def __init__(self, entries: Sequence[CatalogEntry], ids: Mapping[str, int]) -> None:
+        """A position is an index into `entries`, which are sorted by id; `ids` has the position of each."""
         self._entries = entries
+        self._ids = ids
         self._table = _spelling_table(entries)
         self._guesses: NameSuggestions | None = None
         self._namespaces: dict[str, list[int]] = {}
@@ -230,13 +227,9 @@ class NameLookup:
         for namespace in self._namespaces:
             self._by_fold.setdefault(fold(namespace), []).append(namespace)
 
-    def find_exact(self, text: str, tier: Tier) -> int | None:
-        """The position of the tool whose id or wire name, depending on the tier, is exactly this text."""
-        for code in self._codes(text):
-            position, found = divmod(code, _TIER_COUNT)
-            if found == tier or (tier is Tier.WIRE and self._entries[position].wire == text):
-                return position
-        return None
+    def find_wire(self, text: str) -> int | None:
+        """The position of the tool whose wire name is exactly this text."""
+        return next((position for position, _ in self._decoded(text) if self._entries[position].wire == text), None)
 
     def find(self, text: str, mask: bytes | None, namespace: str | None) -> int:
         """See `Catalog.find`."""
@@ -252,7 +245,7 @@ class NameLookup:
         scope = self._visible(namespace, mask)
         names = scope or (namespace,)
         for name in names:
-            position = self.find_exact(f"{name}:{text}" if name else text, Tier.ID)
+            position = self._ids.get(f"{name}:{text}" if name else text)
             if position is not None and _is_visible(mask, position):
                 return position
         found = self._best(text, mask, names) or self._folded(text, mask, scope)

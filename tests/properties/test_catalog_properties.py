@@ -112,11 +112,11 @@ def test_a_wire_name_does_not_depend_on_the_other_tools_nor_on_their_order(shown
     turned = of([one.tool for one in reversed(shown)])
     assert whole.tools == turned.tools
     for position, tool in enumerate(whole.tools):
-        assert whole.wire_name(position) == of([tool]).wire_name(0) == turned.wire_name(position)
-        assert whole.by_wire(whole.wire_name(position)) == position
+        assert whole.entries[position].wire == of([tool]).entries[0].wire == turned.entries[position].wire
+        assert whole.by_wire(whole.entries[position].wire) == position
         assert whole.by_id(tool.id) == position == whole.find(tool.id)
-        taken = whole.by_id(whole.wire_name(position))
-        assert whole.find(whole.wire_name(position)) == (position if taken is None else taken)
+        taken = whole.by_id(whole.entries[position].wire)
+        assert whole.find(whole.entries[position].wire) == (position if taken is None else taken)
 
 
 @relaxed

@@ -68,9 +68,9 @@ class Faulty(ToolFacade):
         await self._maybe("page")
         return await super().page(ctx, cursor)
 
-    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+    async def call(self, ctx: Context, name: str, arguments: Object, **how: Any) -> ToolResult:
         await self._maybe("call")
-        return await super().call(ctx, name, arguments)
+        return await super().call(ctx, name, arguments, **how)
 
     async def instructions(self, ctx: Context) -> str:
         await self._maybe("instructions")

@@ -13,7 +13,7 @@ from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.gateway.offers import MergedTools, ProviderTools
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
-from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.server_states import unavailable_servers
 from toolcrib.gateway.snapshot import Snapshot
 from toolcrib.gateway.view import View, ViewCache
@@ -95,8 +95,8 @@ def view_of(settings: Settings, offers: Sequence[ProviderTools], *, to_search: b
         build = search.Index.build if saved is None else saved.build
         index = build(catalog.tools, options=settings.gateway.search)
     snapshot = Snapshot.from_parts(merged, catalog, index)
-    return ViewCache(snapshot, settings.policy or AllowAll()).for_caller(LOCAL)
+    return ViewCache(snapshot, ReplaceablePolicy(settings.policy)).for_caller(LOCAL)
 
 
 def _visible_servers(view: View, settings: Settings, statuses: tuple[ServerStatus, ...]) -> tuple[ServerStatus, ...]:
-    return visible_servers(view, statuses, settings.policy or AllowAll(), LOCAL)
+    return visible_servers(view, statuses, ReplaceablePolicy(settings.policy), LOCAL)

@@ -277,7 +277,7 @@ class ToolSet(Generic[T]):
         """Validate arguments against a tool's schema. Raises `InvalidArguments`, which says what would be valid."""
         position = self.catalog.by_id(known.id)
         if position is not None:
-            self.catalog.schema(position).check(arguments, self.call_name(known))
+            self.catalog.entries[position].schema.check(arguments, self.call_name(known))
 
     def mask(self, kept: Sequence[ParsedTool[T]]) -> bytes:
         """Return the mask that shows only these."""

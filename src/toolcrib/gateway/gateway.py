@@ -28,7 +28,7 @@ from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merg
 from toolcrib.gateway.indexing import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
-from toolcrib.gateway.policy import AllowAll, allows_everything, check_step_up, decide
+from toolcrib.gateway.policy import ReplaceablePolicy, allows_everything, check_step_up, decide
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.search_pages import SearchPage
 from toolcrib.gateway.server_states import describe_state, namespace_of, unavailable_servers, unready_server
@@ -72,6 +72,7 @@ from toolcrib.types import (
     PATH_META,
     Action,
     BackendKind,
+    Caller,
     CallMiddleware,
     Context,
     Decision,
@@ -92,6 +93,7 @@ SEARCH_ELSEWHERE_HINT: Final = "Search for a tool of another server, or try agai
 
 
 _VIEW_MEMO: Final = "gateway.view"
+_NONE_FAILED: Final[tuple[ServerStatus, ...]] = ()
 _NO_TOOLS_NOTE: Final = "There are no tools to search."
 
 _MAX_VIOLATIONS: Final = 4096
@@ -142,7 +144,7 @@ class Gateway:
                 hint="Remove the policy, or use search.engine memory.",
             )
         self.refresher = CatalogRefresher(sources, self.options, saved_index)
-        self._policy: Policy = policy or AllowAll()
+        self._policy = policy if isinstance(policy, ReplaceablePolicy) else ReplaceablePolicy(policy)
         self._observer = observer
         self.definitions = definitions
         self._lexicon = Lexicon.default().with_pairs(self.options.synonyms) if self.options.synonyms else None
@@ -214,7 +216,8 @@ class Gateway:
 
     async def view(self, ctx: Context) -> View:
         """Return what the caller sees at this moment."""
-        return (await self._view_and_failures(ctx))[0]
+        view = self.settled_view(ctx)
+        return (await self._view_and_failures(ctx))[0] if view is None else view
 
     @property
     def runs_own_code(self) -> bool:
@@ -222,20 +225,22 @@ class Gateway:
         return self._pipeline.runs_own_code
 
     def settled_view(self, ctx: Context) -> View | None:
-        """What a caller without providers of its own sees; None if a change has to be waited for first."""
-        return self._shared_view(ctx) if self.refresher.is_ready else None
+        """What the caller sees; None if that takes time: for a change, or for providers that came with the request."""
+        if ctx.providers or ctx.overriding or not self.refresher.is_ready:
+            return None
+        return self._shared_view(ctx.caller)
 
-    def _shared_view(self, ctx: Context) -> View:
+    def _shared_view(self, caller: Caller) -> View:
         """Return what the caller sees of the current snapshot."""
-        snapshot = self.refresher.snapshot
+        snapshot = self.refresher.builder.snapshot
         if self._views.snapshot is not snapshot:
             self._views = self._views.rebase(snapshot)
-        return self._views.for_caller(ctx.caller)
+        return self._views.for_caller(caller)
 
     async def _view_and_failures(self, ctx: Context) -> tuple[View, tuple[ServerStatus, ...]]:
         """Return the caller's view, and the statuses of request providers that failed to list their tools."""
         await self.refresher.wait_ready()
-        view = self._shared_view(ctx)
+        view = self._shared_view(ctx.caller)
         if not ctx.providers and not ctx.overriding:
             return view, ()
         wanted = (ctx.caller, ctx.providers, ctx.overriding)
@@ -276,7 +281,9 @@ class Gateway:
     async def _search_all(self, ctx: Context, request: SearchRequest) -> SearchReply:
         """Search the caller's view, and the providers that search by themselves."""
         await self.first_search.wait(ctx, request.filters.namespaces)
-        view, failed = await self._view_and_failures(ctx)
+        view, failed = self.settled_view(ctx), _NONE_FAILED
+        if view is None:
+            view, failed = await self._view_and_failures(ctx)
         servers = unavailable_servers(self._servers(ctx, view), request.filters)
         note = missing = missing_note(servers)
         read, is_cut = read_queries(request.queries[: self.options.search.max_queries])
@@ -411,7 +418,7 @@ class Gateway:
         self.admission.queue.note(ctx.caller)
         try:
             settled = self._settle(ctx, found, arguments, loose or {}, verbatim=verbatim)
-            if is_group_tool(tool):
+            if tool.meta and is_group_tool(tool):
                 found, settled = await self._choose_account(ctx, tool, settled)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, tool.id, error)
@@ -441,7 +448,12 @@ class Gateway:
         `namespace` is that of the server, if the tool is that of a group.
         """
         if result.kind == "complete":
-            await self._record(ctx, tool, result)
+            await self.sessions.record(ctx, tool.id, success=not result.is_error)
+            if self.past.enabled and not result.is_error and self._is_shared(tool):
+                await self.past.called(ctx, tool.id)
+            await self.result_shapes.record(ctx, tool, result)
+            if tool.output_schema is not None and result.structured is None and not result.is_error:
+                self._note_violation(tool)
         namespace = tool.namespace if namespace is None else namespace
         if result.meta and (meta := with_public_apps(namespace, result.meta)) != result.meta:
             result = replace(result, meta=meta)
@@ -454,7 +466,9 @@ class Gateway:
     ) -> dict[str, Any]:
         """Return the arguments to send, if the caller may call the tool and its schema accepts them."""
         tool = found.tool
-        if decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE:
+        if not self._policy.allows_everything and (
+            decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE
+        ):
             check_step_up(self._policy, ctx, tool)
             raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
         if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
@@ -467,15 +481,8 @@ class Gateway:
             error.hint = " ".join(filter(None, (error.hint, next(filter(None, changes), ""))))
             raise
 
-    async def _record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
-        """Record a complete result: in the session, its shape, and whether it has the promised structured content."""
-        await self.sessions.record(ctx, tool.id, success=not result.is_error)
-        if not result.is_error and self._is_shared(tool):
-            await self.past.called(ctx, tool.id)
-        if self.result_shapes.enabled:
-            await self.result_shapes.record(ctx, tool, result)
-        if tool.output_schema is None or result.is_error or result.structured is not None:
-            return
+    def _note_violation(self, tool: Tool) -> None:
+        """Note that a tool gave no structured content, although its output schema promises it."""
         if self._is_shared(tool) and self.honors_output_schema(tool):
             # By identity: two tenants may have different tools of one key.
             self._violating_tools[id(tool)] = tool
@@ -503,28 +510,36 @@ class Gateway:
         If the spelling gives the namespace of a server that is still connecting, waits for that server for a while.
         Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`.
         """
-        if (ctx.providers or ctx.overriding) and (shared := await self._shared(ctx, name)) is not None:
-            return shared
-        view, failed = await self._view_and_failures(ctx)
+        view, failed = self.settled_view(ctx), _NONE_FAILED
+        if view is None:
+            if (ctx.providers or ctx.overriding) and (shared := await self._shared(ctx, name)) is not None:
+                return shared
+            view, failed = await self._view_and_failures(ctx)
         try:
             return view.find(name)
         except ToolNotFound as missing:
-            found = await self.federation.look_up(ctx, view, name)
-            if found is not None or (found := await self._find_in_new_lists(ctx, name)) is not None:
-                return found
-            server = unready_server(self._servers(ctx, view), name)
-            if server is not None:
-                return await self._find_when_connected(ctx, name, server)
-            if (refusal := self._explain_rejected(ctx, name)) is not None:
-                self._pipeline.audit_refused(ctx, name, refusal)
-                raise refusal from None
-            late = [status.name for status in self._servers(ctx, view) if status.is_missing]
-            if late:
-                missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
-            for status in failed:
-                missing.hint = f"{missing.hint} {status.name} may have it: {status.reason}.".strip()
-            self._pipeline.audit_refused(ctx, name, missing)
-            raise
+            return await self._find_missing(ctx, name, view, failed, missing)
+
+    async def _find_missing(
+        self, ctx: Context, name: str, view: View, failed: Sequence[ServerStatus], missing: ToolNotFound
+    ) -> ResolvedTool:
+        """Return a tool that is not in view, from where it may be. Raises like `find`; `missing` is the last resort."""
+        found = await self.federation.look_up(ctx, view, name)
+        if found is not None or (found := await self._find_in_new_lists(ctx, name)) is not None:
+            return found
+        server = unready_server(self._servers(ctx, view), name)
+        if server is not None:
+            return await self._find_when_connected(ctx, name, server)
+        if (refusal := self._explain_rejected(ctx, name)) is not None:
+            self._pipeline.audit_refused(ctx, name, refusal)
+            raise refusal from None
+        late = [status.name for status in self._servers(ctx, view) if status.is_missing]
+        if late:
+            missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
+        for status in failed:
+            missing.hint = f"{missing.hint} {status.name} may have it: {status.reason}.".strip()
+        self._pipeline.audit_refused(ctx, name, missing)
+        raise missing
 
     async def _find_in_new_lists(self, ctx: Context, name: str) -> ResolvedTool | None:
         """Ask providers that do not report changes for their tools again, and return the tool if one has it now."""
@@ -584,7 +599,7 @@ class Gateway:
         return self._servers(ctx, await self.view(ctx) if view is None else view)
 
     def _known_servers(self, ctx: Context) -> tuple[ServerStatus, ...]:
-        return self._servers(ctx, self._shared_view(ctx))
+        return self._servers(ctx, self._shared_view(ctx.caller))
 
     def _servers(self, ctx: Context, view: View) -> tuple[ServerStatus, ...]:
         return visible_servers(view, self.refresher.statuses(), self._policy, ctx.caller, self.exclusions)

@@ -158,6 +158,8 @@ class PastRecorder:
     ) -> None:
         """`sessions` bounds how many sessions' searches wait for a call; `clock` counts seconds."""
         self._options = options
+        self.enabled = options is not None
+        """Whether past requests are recorded."""
         self._clock = clock
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
         self._wake: anyio.Event | None = None
@@ -195,16 +197,16 @@ class PastRecorder:
 
         If none found it, the session's last search was for it, unless another tool was called after that search.
         """
-        if self._options is None or (key := session_key(ctx)) is None:
+        if not self.enabled or (key := session_key(ctx)) is None:
             return
         requests = await self._searches.update(key, lambda known: _take(known, tool_id), ttl_s=_WAIT_S)
         if not requests:
             return
-        tenant = await self._tenant(tenant_key(ctx.caller.tenant))
+        known = await self._tenant(tenant_key(ctx.caller.tenant))
         for words in requests:
-            tenant.past = tenant.past.with_words(words, tool_id)
-            tenant.unsaved.append((words, tool_id))
-        del tenant.unsaved[:-_MAX_UNSAVED]
+            known.past = known.past.with_words(words, tool_id)
+            known.unsaved.append((words, tool_id))
+        del known.unsaved[:-_MAX_UNSAVED]
         if self._wake is None:
             await self._save_all()
         else:

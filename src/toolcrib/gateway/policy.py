@@ -48,12 +48,14 @@ class ReplaceablePolicy:
 
     def __init__(self, policy: Policy | None) -> None:
         """Begin with this policy; None allows everything."""
-        self.current: Policy = policy or AllowAll()
         self._version = 0
+        self.replace(policy)
 
     def replace(self, policy: Policy | None) -> None:
         """Decide by this policy from now on; None allows everything."""
-        self.current = policy or AllowAll()
+        self.current: Policy = policy or AllowAll()
+        self.allows_everything = isinstance(self.current, AllowAll)
+        """Whether there is nothing to decide, so that a call need not ask."""
         self._version += 1
 
     def scope(self, caller: Caller) -> Hashable:
@@ -67,8 +69,9 @@ class ReplaceablePolicy:
 
 def allows_everything(policy: Policy | None) -> bool:
     """Whether the policy allows everyone everything; None does."""
-    current = policy.current if isinstance(policy, ReplaceablePolicy) else policy
-    return current is None or isinstance(current, AllowAll)
+    if isinstance(policy, ReplaceablePolicy):
+        return policy.allows_everything
+    return policy is None or isinstance(policy, AllowAll)
 
 
 def decide(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decision:
@@ -82,6 +85,7 @@ def decide(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decisi
 
 def _decided(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decision:
     """What the policy decides; its words count as decisions. Raises `TypeError` for anything else, which hides."""
+    policy = policy.current if isinstance(policy, ReplaceablePolicy) else policy
     decision: Any = policy.decide(caller, tool, action)  # an application's own policy may return anything
     if decision.__class__ is Decision:
         return decision

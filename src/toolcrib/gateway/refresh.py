@@ -90,14 +90,15 @@ class CatalogRefresher:
         self, sources: Sequence[ProviderSource], options: GatewayOptions, saved: SavedIndex | None = None
     ) -> None:
         """Nothing is polled before `run`, or before the first request without it. `saved` keeps the search index."""
-        self._builder = SnapshotBuilder(options, saved)
+        self.builder = SnapshotBuilder(options, saved)
+        """What holds the current snapshot."""
         self._on_disk = _disk_catalog(options)
         self.maintenance = IndexMaintenance(
             options,
             saved,
             is_connecting=self.is_connecting,
             get=lambda: self.snapshot,
-            put=self._builder.replace,
+            put=self.builder.replace,
             wake=self._wake,
             wake_from_thread=self._wake_from_thread,
         )
@@ -201,7 +202,7 @@ class CatalogRefresher:
     @property
     def snapshot(self) -> Snapshot:
         """The current snapshot."""
-        return self._builder.snapshot
+        return self.builder.snapshot
 
     def backends(self) -> list[Backend]:
         """Return the shared providers in order of precedence."""
@@ -380,7 +381,7 @@ class CatalogRefresher:
             statuses = (status_of_state(state),)
         elif self._running() is not None:  # without `run`, a request waits until the tools are in the snapshot
             statuses = statuses_for_snapshot(
-                statuses, self._builder.statuses.get(id(provider), ()), failed=self._builder.failed
+                statuses, self.builder.statuses.get(id(provider), ()), failed=self.builder.failed
             )
         return with_rejected(statuses, rejected, marked)
 
@@ -400,7 +401,7 @@ class CatalogRefresher:
         else:
             await self._poller.poll_due(group, states)
         began = time.monotonic()
-        await self._builder.build(await self._listed(states), self.maintenance, version=changes)
+        await self.builder.build(await self._listed(states), self.maintenance, version=changes)
         self._last_build_s = time.monotonic() - began
         self._statuses = None
         self._status_logger.log_changes(self.statuses())

@@ -219,8 +219,7 @@ class Sessions:
 
     async def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
         """Record that the session called a tool."""
-        key = session_key(ctx) if self._options.learn else None
-        if key is None:
+        if not self._options.learn or (key := session_key(ctx)) is None:
             return
 
         def changed(state: _SessionState | None) -> tuple[_SessionState, bool]:
@@ -294,14 +293,15 @@ async def forget_used(
 
 def session_key(ctx: Context) -> str | None:
     """Return what identifies the session of a request; None if that cannot be known."""
-    if ctx.session_handle is None and is_anonymous(ctx):
+    handle = ctx.session_handle if ctx.meta else None
+    if handle is None and ctx.session is None and ctx.caller.is_local:
         return None
-    return _encoded_key(*ctx.caller.key, ctx.session, ctx.session_handle)
+    return _encoded_key(*ctx.caller.key, ctx.session, handle)
 
 
-@lru_cache(maxsize=1024)
-def _encoded_key(*parts: str | None) -> str | None:
-    return canonical_json(list(parts))
+@lru_cache(maxsize=4096)
+def _encoded_key(*parts: str | None) -> str:
+    return canonical_json(list(parts)) or ""
 
 
 # -- shapes of results -------------------------------------------------------------------------------------------------
@@ -316,8 +316,8 @@ class ResultShapes:
         self._shapes = state.table("result shapes", _SHAPE_CODEC, max_entries=max_shapes, batched=True)
 
     async def record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
-        """Keep the shape of a successful result."""
-        if not self.enabled or result.is_error or result.kind != "complete":
+        """Keep the shape of a complete result, unless it is an error."""
+        if result.is_error or not self.enabled:
             return
         size = sum(len(str(block.get("text", ""))) for block in result.content)
         if result.structured is None and size > _MAX_TEXT_CHARS:
@@ -326,12 +326,8 @@ class ResultShapes:
             shape = shape_of(script_value(result))
         except ExecutionFailed:
             return
-        await self._shapes.set(_shape_key(ctx, tool), shape)
+        await self._shapes.set(_encoded_key(*ctx.caller.key, *tool.key), shape)
 
     async def get(self, ctx: Context, tool: Tool) -> str:
         """Return the shape of the caller's last result of the tool; empty if there is none."""
-        return await self._shapes.get(_shape_key(ctx, tool)) or ""
-
-
-def _shape_key(ctx: Context, tool: Tool) -> str:
-    return canonical_json([*ctx.caller.key, *tool.key]) or ""
+        return await self._shapes.get(_encoded_key(*ctx.caller.key, *tool.key)) or ""

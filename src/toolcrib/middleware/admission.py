@@ -55,7 +55,9 @@ class FairQueue:
 
     def note(self, caller: Caller) -> None:
         """Note that a caller is active. Called for every request, so it does next to nothing."""
-        self._turns().note(caller)
+        latest = self._latest
+        turns = self._turns() if latest is None or latest[0] is not asyncio.get_running_loop() else latest[1]
+        turns.note(caller)
 
     async def run(self, caller: Caller, work: Callable[[], _T]) -> _T:
         """Run the work in the caller's turn, and return its value. Raises `RateLimited` if too much waits already."""

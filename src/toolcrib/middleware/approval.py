@@ -25,7 +25,7 @@ import anyio
 
 from toolcrib.containment import contained
 from toolcrib.errors import ApprovalRequired, InvalidArguments, InvalidTool, RateLimited, ServerUnavailable
-from toolcrib.gateway.policy import Patterns, allows_everything, decide
+from toolcrib.gateway.policy import Patterns, decide
 from toolcrib.middleware.audit import record_approval
 from toolcrib.middleware.fingerprint import canonical_json, digest, tool_digest
 from toolcrib.middleware.options import CallOptions
@@ -73,8 +73,6 @@ class ApprovalMiddleware:
 
     async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         """Run the call once a person agreed. Raises `ApprovalRequired`, or returns the question."""
-        if self._mode == "never" and ctx.request_state is None and allows_everything(self._policy):
-            return await call_next(ctx, call)
         by_policy = self._policy is not None and (
             decide(self._policy, ctx.caller, call.tool, Action.CALL) is Decision.APPROVE
         )

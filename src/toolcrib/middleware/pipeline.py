@@ -6,6 +6,7 @@ import random as chance
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -21,7 +22,7 @@ from toolcrib.containment import (
     third_party_code,
 )
 from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
-from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.policy import AllowAll, ReplaceablePolicy
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.admission import Admission, CountRefusal
 from toolcrib.middleware.approval import ApprovalDesk, ApprovalMiddleware, ApprovalTokens
@@ -64,7 +65,7 @@ class CallPipeline:
     def __init__(
         self,
         options: CallOptions,
-        policy: Policy,
+        policy: ReplaceablePolicy,
         *,
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
@@ -90,6 +91,10 @@ class CallPipeline:
         """What searches and lists pass, which are no calls."""
         self._attempt = self._stack.around_attempt(self._call_backend)
         self._call_next = self._stack.around_call(self._try_backends)
+        self._policy = policy
+        self._may_ask = options.approval != "never"
+        self._call_unasked = self._stack.around_call(self._try_backends, approval=False)
+        """The same for calls to which no person needs to agree."""
 
     async def call(self, ctx: Context, resolved: ResolvedTool, arguments: dict[str, Any]) -> ToolResult:
         """Return the result of the first backend that takes the call.
@@ -105,11 +110,14 @@ class CallPipeline:
             self.audit_refused(ctx, resolved.tool.id, error)
             raise
         call = RoutedCall(resolved.tool, arguments, _backend_name(backends[0], resolved.tool), backends)
+        # A call that is repeated may carry the token of an approval that is no longer needed.
+        asks = self._may_ask or not self._policy.allows_everything or ctx.request_state is not None
+        call_next = self._call_next if asks else self._call_unasked
         try:
             if TRACING.is_on:
                 with TRACING.call(resolved.tool.id):
-                    return await self._call_next(ctx, call)
-            return await self._call_next(ctx, call)
+                    return await call_next(ctx, call)
+            return await call_next(ctx, call)
         except ToolcribError as error:
             record_call_error(error)
             raise
@@ -279,9 +287,10 @@ class MiddlewareStack:
         self._observer = observer
         self._breaker = breaker
 
-    def around_call(self, last: CallNext) -> CallNext:
-        """Wrap `last` in the layers that see a call once."""
-        return _compose(self._call_layers, last)
+    def around_call(self, last: CallNext, *, approval: bool = True) -> CallNext:
+        """Wrap `last` in the layers that see a call once; without `approval`, in all but the one that asks people."""
+        layers = [layer for layer in self._call_layers if approval or not isinstance(layer, ApprovalMiddleware)]
+        return _compose(layers, last)
 
     def around_attempt(self, last: CallNext) -> CallNext:
         """Wrap `last` in the layers that see each attempt at a backend."""
@@ -353,15 +362,8 @@ def build_stack(
 
 def _compose(layers: Sequence[CallMiddleware], last: CallNext) -> CallNext:
     for layer in reversed(layers):
-        last = _wrap(layer, last)
+        last = partial(layer, call_next=last)
     return last
-
-
-def _wrap(layer: CallMiddleware, call_next: CallNext) -> CallNext:
-    def step(ctx: Context, call: Call) -> Awaitable[ToolResult]:
-        return layer(ctx, call, call_next)
-
-    return step
 
 
 def _build_audit(

@@ -21,7 +21,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.protocol.content import TOOL
 from toolcrib.protocol.failures import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
-from toolcrib.protocol.headers import HeaderMap, check_param_headers, read_header_map
+from toolcrib.protocol.headers import check_param_headers, read_header_map
 from toolcrib.protocol.messages import RawJson
 from toolcrib.protocol.serving import ServerSession
 from toolcrib.protocol.versions import RELATED_TASK_KEY, has_tasks, is_defined, is_modern
@@ -106,7 +106,11 @@ class ToolMethods:
             asks = not is_modern(exchange.version)
             result = await errors_as_results(resolve_input_required(ctx, run) if asks else run(ctx))
         else:
-            result = await run_call(ctx, partial(self._run, exchange, name, arguments))
+            check = None
+            if exchange.http is not None and is_modern(exchange.version):
+                check = partial(_check_headers, exchange.http.headers, arguments)
+            run = partial(self._facade.call, name=name, arguments=arguments, check_headers=check)
+            result = await run_call(ctx, run)
         if result.is_error and ctx.memo and (lacking := ctx.memo.get(LACKING_SCOPES)):
             exchange.ask_for_scopes(lacking)
         if result.request_state is not None:
@@ -115,21 +119,17 @@ class ToolMethods:
             return await result_in_steps(result, exchange.version)
         return result_to_wire(result, exchange.version)
 
-    async def _run(self, exchange: Exchange, name: str, arguments: Object, ctx: Context) -> ToolResult:
-        """Run the call. Raises `RpcError` if an `Mcp-Param-*` header is not what the arguments say."""
-        if exchange.http is not None and is_modern(exchange.version):
-            schema = await self._facade.header_schema(ctx, name)
-            if schema is not None:
-                check_param_headers(exchange.http.headers, _header_map(schema), arguments)
-        return await self._facade.call(ctx, name, arguments)
 
+def _check_headers(headers: Mapping[str, str], arguments: Object, schema: Object) -> None:
+    """Raise `RpcError` if an `Mcp-Param-*` header is not what the arguments say.
 
-def _header_map(schema: Object) -> HeaderMap:
-    """Which arguments clients repeat as headers; none for an invalid declaration, which clients ignore too."""
+    An invalid declaration, which clients ignore too, says nothing.
+    """
     try:
-        return read_header_map(schema)
+        declared = read_header_map(schema)
     except ValueError:
-        return {}
+        return
+    check_param_headers(headers, declared, arguments)
 
 
 async def run_call(ctx: Context, run: RunCall) -> ToolResult:

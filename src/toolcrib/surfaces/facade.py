@@ -160,6 +160,11 @@ class ListedTool:
     """Equal fingerprints mean equal entries."""
 
 
+def _has_header_arguments(view: View, tool: Tool) -> bool:
+    """Whether a client repeats some of the tool's arguments in headers."""
+    return view.memoized(("headers", tool.key), lambda _: _HEADER_MARK in str(tool.input_schema))
+
+
 class ToolFacade:
     """What clients see of a gateway: the given surfaces, and the tools listed by name."""
 
@@ -246,22 +251,30 @@ class ToolFacade:
 
     # -- calling ---------------------------------------------------------------------------------------------------
 
-    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+    async def call(
+        self, ctx: Context, name: str, arguments: Object, *, check_headers: Callable[[Object], None] | None = None
+    ) -> ToolResult:
         """Call a tool by its public name. Raises `ToolNotFound` for a tool that this client cannot list or find.
 
-        A meta-tool returns its errors as results; calling another tool raises them.
+        A meta-tool returns its errors as results; calling another tool raises them. `check_headers` gets the input
+        schema of a tool some of whose arguments the client repeats in headers; what it raises passes.
         """
         handler = self._handlers.get(name)
-        if handler is not None and not await self._is_replaced(ctx, name):
+        if handler is not None and not (ctx.show_all and await self._is_replaced(ctx, name)):
             try:
                 return await handler(ctx, arguments)
             except ToolcribError as error:
                 return meta_tool_error(error)
-        try:
-            found = await self._find(ctx, name)
-        except ToolcribError as error:
-            self._adapt_hint(ctx, error)
-            raise
+        view = await self._gateway.view(ctx)
+        found = self._find_listed(view, ctx, name)
+        if found is None:
+            try:
+                found = await self._gateway.find(ctx, name)
+            except ToolcribError as error:
+                self._adapt_hint(ctx, error)
+                raise
+        elif check_headers is not None and _has_header_arguments(view, found.tool):
+            check_headers(found.tool.input_schema)
         return await self.call_found(found, arguments, ctx)
 
     def plain_tool(self, ctx: Context, name: str) -> ResolvedTool | None:
@@ -269,7 +282,7 @@ class ToolFacade:
 
         None if that is not certain, and for a tool some of whose arguments a client repeats in headers.
         """
-        if ctx.providers or ctx.overriding or name in self._handlers or not self._gateway.runs_own_code:
+        if name in self._handlers or not self._gateway.runs_own_code:
             return None
         view = self._gateway.settled_view(ctx)
         if view is None:
@@ -279,7 +292,7 @@ class ToolFacade:
         if known is not None:
             return known
         found = self._look_up_listed(view, ctx, name)
-        if found is None or is_group_tool(found.tool) or _HEADER_MARK in str(found.tool.input_schema):
+        if found is None or is_group_tool(found.tool) or _has_header_arguments(view, found.tool):
             return None
         if not all(backend.provider.runs_elsewhere for backend in found.backends):
             return None
@@ -314,7 +327,7 @@ class ToolFacade:
 
     async def task_tool(self, ctx: Context, name: str) -> ResolvedTool | None:
         """The tool with this public name, if a call of it can run as a task."""
-        if name in self._handlers and not await self._is_replaced(ctx, name):
+        if name in self._handlers and not (ctx.show_all and await self._is_replaced(ctx, name)):
             return None
         found = self._find_listed(await self._gateway.view(ctx), ctx, name)
         return found if found is not None and takes_tasks(found) else None
@@ -326,24 +339,9 @@ class ToolFacade:
             return True
         return self._everything(ctx) and any(status.is_missing for status in await self._gateway.servers(ctx, view))
 
-    async def header_schema(self, ctx: Context, name: str) -> Object | None:
-        """The input schema of the tool with this public name, if a client repeats some of its arguments in headers."""
-        if name in self._handlers and not await self._is_replaced(ctx, name):
-            return None  # no meta-tool asks for that
-        view = await self._gateway.view(ctx)
-        found = self._find_listed(view, ctx, name)
-        if found is None:
-            return None
-        schema = found.tool.input_schema
-        return schema if view.memoized(("headers", found.tool.key), lambda _: _HEADER_MARK in str(schema)) else None
-
     async def _is_replaced(self, ctx: Context, name: str) -> bool:
         """Whether a tool has the public name of a meta-tool, which clients that list every tool by name then get."""
-        return ctx.show_all and self._find_listed(await self._gateway.view(ctx), ctx, name) is not None
-
-    async def _find(self, ctx: Context, name: str) -> ResolvedTool:
-        found = self._find_listed(await self._gateway.view(ctx), ctx, name)
-        return found or await self._gateway.find(ctx, name)
+        return self._find_listed(await self._gateway.view(ctx), ctx, name) is not None
 
     def _find_listed(self, view: View, ctx: Context, name: str) -> ResolvedTool | None:
         """The tool with exactly this public name."""

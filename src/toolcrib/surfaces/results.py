@@ -7,7 +7,7 @@ results are small.
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -146,10 +146,12 @@ class ResultBudget:
         options = self._store.options
         if not options.tokens:
             return False
-        if sum(map(_blob_chars, result.content)) > options.bytes:
+        chars, blob_chars = _block_chars(result.content)
+        if blob_chars > options.bytes:
             return True
         most = options.tokens * _LEAST_CHARS_PER_TOKEN
-        chars = max(sum(map(_text_chars, result.content)), _chars_up_to(result.structured, most))
+        if result.structured is not None:
+            chars = max(chars, _chars_up_to(result.structured, most))
         own = tool.meta.get(MAX_RESULT_CHARS_META)
         if isinstance(own, int) and not isinstance(own, bool) and own > options.tokens * _CHARS_PER_TOKEN:
             return chars > own
@@ -202,16 +204,20 @@ def _link(handle: str | None, tool: Tool, text: str, found: Mapping[str, Any]) -
         }
 
 
-def _text_chars(block: Object) -> int:
-    return len(_block_text(block) or "")
+def _block_chars(content: Iterable[Object]) -> tuple[int, int]:
+    """The characters of texts, and those that audio and embedded data hold.
 
-
-def _blob_chars(block: Object) -> int:
-    """What audio and embedded data hold; a picture costs a model the same whatever its bytes."""
-    if block.get("type") == "audio":
-        return len(str(block.get("data", "")))
-    resource = block.get("resource")
-    return len(str(resource.get("blob", ""))) if isinstance(resource, Mapping) else 0
+    A picture costs a model the same whatever its bytes.
+    """
+    texts = blobs = 0
+    for block in content:
+        text = block.get("text") if block.get("type") == "text" else _block_text(block)
+        texts += len(text) if isinstance(text, str) else 0
+        if block.get("type") == "audio":
+            blobs += len(str(block.get("data", "")))
+        elif isinstance(resource := block.get("resource"), Mapping):
+            blobs += len(str(resource.get("blob", "")))
+    return texts, blobs
 
 
 def _chars_up_to(value: JSON, most: int) -> int:

@@ -1,7 +1,6 @@
 """Daily counts as values: calls by tool, tokens by server, searches by outcome, and a report over several days."""
 
 import json
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -245,11 +244,6 @@ def day_of(moment: float) -> str:
     '1970-01-01'
     """
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=moment)).date().isoformat()
-
-
-def latency_bucket(duration_s: float) -> int:
-    """The index of the bucket in `CallCounts.latency`."""
-    return bisect_left(LATENCY_S, duration_s)
 
 
 def is_listable(tool: Tool) -> bool:

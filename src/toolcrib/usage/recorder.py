@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,6 @@ from toolcrib.usage.counts import (
     TokenCounts,
     UsageReport,
     day_of,
-    latency_bucket,
 )
 
 logger = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ class _UnsavedCounts:
         tally.calls += 1
         tally.errors += call.outcome not in _SUCCESSES
         tally.duration_s += call.duration_s
-        tally.latency[latency_bucket(call.duration_s)] += 1
+        tally.latency[bisect_left(LATENCY_S, call.duration_s)] += 1
         if call.result is not None:
             size, tokens = result_size(call.result)
             tally.result_bytes += size
@@ -301,17 +301,18 @@ def result_size(result: ToolResult) -> tuple[int, int]:
     blocks = result.content[:_SAMPLE_BLOCKS]
     if not blocks:
         return _text_size(_sample_json(result.structured)) if result.structured is not None else (0, 0)
-    sizes = [_block_size(block) for block in blocks]
+    size = tokens = 0
+    for block in blocks:
+        resource = block.get("resource")
+        holder = resource if isinstance(resource, dict) else block
+        text, data = holder.get("text"), holder.get("blob", holder.get("data"))
+        if isinstance(text, str):
+            text_bytes, text_tokens = _text_size(text)
+            size, tokens = size + text_bytes, tokens + text_tokens
+        if isinstance(data, str):
+            size += len(data)
     scale = len(result.content) / len(blocks)
-    return round(sum(size for size, _ in sizes) * scale), round(sum(tokens for _, tokens in sizes) * scale)
-
-
-def _block_size(block: Any) -> tuple[int, int]:
-    resource = block.get("resource")
-    holder = resource if isinstance(resource, dict) else block
-    text, data = holder.get("text"), holder.get("blob", holder.get("data"))
-    size, tokens = _text_size(text) if isinstance(text, str) else (0, 0)
-    return size + (len(data) if isinstance(data, str) else 0), tokens
+    return round(size * scale), round(tokens * scale)
 
 
 def _text_size(text: str) -> tuple[int, int]:
