@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from toolcrib.errors import UpstreamError
+from toolcrib.formats import mcp
 from toolcrib.types import ToolResult
 from toolcrib.wire import (
     document_to_wire,
@@ -15,7 +16,6 @@ from toolcrib.wire import (
     read_result,
     read_tool,
     result_to_wire,
-    tool_to_wire,
 )
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
@@ -36,7 +36,7 @@ def test_a_definition_is_read_whole_and_written_back_the_same() -> None:
     assert tool is not None
     assert refusal is None
     assert (tool.id, tool.title, tool.output_schema) == ("x:act", "Act", {"type": "object"})
-    assert tool_to_wire(tool, "act") == raw
+    assert mcp.tool(tool, name="act") == raw
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_invalid_definition_is_rejected_with_its_field(raw: Any, label: str, 
 def test_an_optional_field_that_cannot_be_read_costs_only_itself(field: str, value: Any) -> None:
     read = read_tool({**GOOD, field: value}, namespace="x")
     assert read.tool is not None
-    assert tool_to_wire(read.tool, "act") == GOOD
+    assert mcp.tool(read.tool, name="act") == GOOD
     assert read.refusal is not None
     assert (read.refusal.state, read.refusal.reason) == ("repaired", f"without its {field}, which cannot be read")
 

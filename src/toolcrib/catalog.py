@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import compress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from toolcrib.errors import AmbiguousName, InvalidName, InvalidTool, StaleCursor, ToolNotFound
 from toolcrib.names import Tier, check_key, exact_spellings, fold, nearest, similarities, spellings, wire_name
@@ -167,10 +167,12 @@ def _with_visible_texts(tool: Tool) -> Tool:
 
 
 def _encoded(tool: Tool) -> bytes:
-    parts = (
+    parts: tuple[Any, ...] = (
         tool.namespace, tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema,
         tool.annotations, list(tool.icons), tool.keywords, tool.tags, tool.visibility, tool.version, tool.meta,
     )  # fmt: skip
+    if tool.execution or tool.extra:
+        parts = (*parts, tool.execution, list(tool.extra.items()))
     try:
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:

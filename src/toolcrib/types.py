@@ -99,6 +99,10 @@ class Tool:
     visibility: Visibility = Visibility.DISCOVERABLE
     version: str | None = None
     meta: Object = field(default_factory=dict)
+    extra: Object = field(default_factory=dict, repr=False, compare=False)
+    """Of a server's definition, its keys in order: with the values of those that have no field here, and of the others,
+    whether the server sent more than an empty value.
+    """
 
     def __post_init__(self) -> None:
         """Coerce known strings to `Visibility`; leave invalid values for validation to reject."""
@@ -182,8 +186,8 @@ class ToolResult:
     request_state: str | None = None
     """A value of the server that the repeated call has to carry, if the tool needs more input."""
     extra: Object | None = field(default=None, repr=False, compare=False)
-    """Of the result of a server, what it holds beside these fields, with `isError: false` if it says so, for clients
-    that get it as it came; None for any other result.
+    """Of a server's result, its keys in order: with the values of those that have no field here, and of the others,
+    whether the server sent more than an empty value, or null for null. None for any other result.
     """
 
     @property

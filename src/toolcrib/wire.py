@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from toolcrib.checks import unchecked
 from toolcrib.errors import InvalidTool, UpstreamError
-from toolcrib.formats.mcp import read_entry
+from toolcrib.formats.mcp import as_sent, further_keys, read_entry
 from toolcrib.protocol.content import BLOCK, DOCUMENTS, QUESTIONS, TOOL
 from toolcrib.protocol.messages import NESTED_TOO_DEEP
 from toolcrib.protocol.shapes import Problem
@@ -151,13 +151,8 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
         structured=raw.get("structuredContent"),
         is_error=raw.get("isError") is True,
         meta=_meta_of(raw),
-        extra=_extra_of(raw),
+        extra=further_keys(raw, _READ_KEYS),
     )
-
-
-def _extra_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    extra = {key: value for key, value in raw.items() if key not in _READ_KEYS}
-    return {**extra, "isError": False} if raw.get("isError") is False else extra
 
 
 def _unusual_blocks(raw: Mapping[str, Any]) -> tuple[Object, ...]:
@@ -259,22 +254,6 @@ def _check_input_request(key: str, request: Any) -> None:
 # -- to a client ---------------------------------------------------------------------------------------------------
 
 
-def tool_to_wire(tool: Tool, name: str) -> dict[str, Any]:
-    """Return the tool as an entry of `tools/list` under a public name, for clients of 2026-07-28."""
-    entry: dict[str, Any] = {
-        "name": name,
-        "title": tool.title,
-        "description": tool.description,
-        "inputSchema": tool.input_schema,
-        "outputSchema": tool.output_schema,
-        "annotations": tool.annotations,
-        "icons": list(tool.icons),
-        "execution": tool.execution,
-        "_meta": tool.meta,
-    }
-    return {key: value for key, value in entry.items() if value or key in ("name", "inputSchema")}
-
-
 def entry_for_version(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
     """Return an entry of `tools/list` in the form that clients of this version accept."""
     return _entry_for_era(dict(entry), modern=is_modern(version))
@@ -304,19 +283,19 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
     """
     if result.kind == "input_required":
         return _input_required_to_wire(result, version)
+    extra = {"isError": False} if result.extra is None else result.extra
     wire: dict[str, Any] = {"content": list(result.content)}
-    if result.is_error or result.extra is None:
+    if result.is_error or "isError" in extra:
         wire["isError"] = result.is_error
-    if result.structured is not None:
-        plain = is_modern(version) or isinstance(result.structured, Mapping)
+    if result.structured is not None or extra.get("structuredContent", True) is None:
+        plain = is_modern(version) or result.structured is None or isinstance(result.structured, Mapping)
         wire["structuredContent"] = result.structured if plain else {"result": result.structured}
-    if result.meta:
+    if result.meta or extra.get("_meta") is False:
         wire["_meta"] = dict(result.meta)
     if is_modern(version):
         wire["resultType"] = "complete"
     if result.extra:
-        # In the order in which servers write a result: its content, and then what else it says.
-        wire = {**wire, **{key: value for key, value in result.extra.items() if key not in wire}}
+        wire = as_sent(wire, result.extra, _READ_KEYS)
     is_text = _is_ascii_text(result)
     if not (is_text and wire.keys() <= {"content", "isError", "resultType"}) and not is_encodable(wire):
         wire = replace_surrogates(wire)

@@ -62,6 +62,7 @@ def test_a_running_gateway_answers_every_verb_that_looks_at_tools(ask: Command) 
     [
         ("tools",),
         ("tools", "-n", "a"),
+        ("describe", "a:greet"),
         ("call", "a:greet", "person=Ada"),
     ],
     ids=" ".join,

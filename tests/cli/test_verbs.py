@@ -108,7 +108,7 @@ def test_tools_of_one_server_as_json_are_whole_definitions(command: Command, set
     assert tool["id"] == "a:greet"
     assert tool["wire_name"] == "a__greet"
     assert tool["input_schema"]["required"] == ["person"]
-    assert tool["annotations"] == {"readOnlyHint": True}
+    assert tool["annotations"] == {"readOnlyHint": True, "openWorldHint": False}
     assert ran.json["servers"] == []
 
 

@@ -21,7 +21,7 @@ TOOLS: list[dict[str, Any]] = [
             },
             "required": ["person"],
         },
-        "annotations": {"readOnlyHint": True},
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
     },
     {"name": "fail", "description": "Always answers with an error.", "inputSchema": {"type": "object"}},
     {"name": "show_image", "description": "Draw a picture.", "inputSchema": {"type": "object"}},

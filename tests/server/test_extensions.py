@@ -66,13 +66,13 @@ class Client:
     """A client over stdio that declares extensions."""
 
     def __init__(self, peer: Peer, version: str, extensions: Mapping[str, Json]) -> None:
-        self._peer, self._version, self._extensions = peer, version, extensions
-        self._capabilities = {"extensions": dict(extensions)}
+        self._peer, self._version = peer, version
+        self.capabilities: Json = {"extensions": dict(extensions)}
 
     async def ask(self, method: str, **params: Any) -> Json:
         """The whole response to a request."""
         if self._version == MODERN:
-            about = {"protocolVersion": MODERN, "clientCapabilities": self._capabilities}
+            about = {"protocolVersion": MODERN, "clientCapabilities": self.capabilities}
             params = {**params, "_meta": {PREFIX + key: value for key, value in about.items()}}
         self._peer.send({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
         response: Json = await self._peer.receive()
@@ -83,7 +83,7 @@ class Client:
         if self._version == MODERN:
             answer = await self.ask("server/discover")
         else:
-            who = {"clientInfo": {"name": "t", "version": "0"}, "capabilities": self._capabilities}
+            who = {"clientInfo": {"name": "t", "version": "0"}, "capabilities": self.capabilities}
             answer = await self.ask("initialize", protocolVersion=OLDER, **who)
             self._peer.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         found: Json = answer["result"]["capabilities"].get("extensions", {})
@@ -161,6 +161,30 @@ async def test_of_several_servers_the_first_one_that_knows_the_method_answers() 
         assert (await client.declared()).keys() == {SKILLS, DIRECTORIES}
         assert (await client.ask("skills/list"))["result"] == FOUND
         assert [len(server.asked) for server in servers] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("version", [OLDER, MODERN])
+async def test_a_server_that_may_not_be_asked_costs_only_itself(version: str) -> None:
+    servers = [Server(OLDER, {SKILLS: {}}, answers) for answers in (ANSWER, {"skills/get": {"name": "own"}}, ANSWER)]
+    rules = ByScopes([Rule(tools=("a:*",), effect="approve")])
+    async with gateway(*servers, version=version, policy=rules, skills={}) as client:
+        await client.declared()
+        assert (await client.ask("skills/list"))["result"]["skills"] == FOUND["skills"]
+        assert [len(server.asked) for server in servers] == [0, 0, 1]
+        refused = await client.ask("skills/find")
+        assert refused["error"]["data"]["code"] == "approval_required"
+
+
+async def test_a_method_that_needs_approval_asks_a_client_that_can_be_asked() -> None:
+    server = Server(MODERN, {SKILLS: {}}, ANSWER)
+    rules = ByScopes([Rule(tools=("a:*",), effect="approve")])
+    async with gateway(server, version=MODERN, policy=rules, skills={}) as client:
+        client.capabilities["elicitation"] = {"form": {}}
+        asked = (await client.ask("skills/list"))["result"]
+        assert asked["resultType"] == "input_required"
+        answers = {key: {"action": "accept", "content": {}} for key in asked["inputRequests"]}
+        answered = await client.ask("skills/list", inputResponses=answers, requestState=asked["requestState"])
+        assert answered["result"]["skills"] == FOUND["skills"]
 
 
 async def test_params_of_an_extension_may_have_any_value_under_names_that_calls_use_too() -> None:

@@ -19,7 +19,7 @@ from toolcrib.server.methods import EntryCache
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.facade import ListedTool
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
-from toolcrib.wire import read_tool, tool_to_wire
+from toolcrib.wire import entry_for_version, read_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +118,7 @@ async def test_entries_keep_what_their_server_sent(version: str) -> None:
     assert len(listed) == len(ODD_ENTRIES)
     for entry in ODD_ENTRIES:
         kept = {key: value for key, value in listed[entry["name"]].items() if key not in ERA_KEYS}
-        sent = {key: value for key, value in entry.items() if key not in (*ERA_KEYS, "vendor")}
+        sent = {key: value for key, value in entry.items() if key not in ERA_KEYS}
         assert kept == {**sent, "name": f"x__{entry['name']}"}
 
 
@@ -153,11 +153,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the tools that were encoded."""
     made: list[str] = []
 
-    def noted(tool: Tool, name: str) -> dict[str, Any]:
-        made.append(name)
-        return tool_to_wire(tool, name)
+    def noted(entry: dict[str, Any], version: str) -> dict[str, Any]:
+        made.append(entry["name"])
+        return entry_for_version(entry, version)
 
-    monkeypatch.setattr(methods, "tool_to_wire", noted)
+    monkeypatch.setattr(methods, "entry_for_version", noted)
     return made
 
 

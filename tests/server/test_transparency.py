@@ -4,8 +4,11 @@ Each recorded server is asked twice, with and without the gateway in front of it
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
 
 import anyio
 import httpx2
@@ -23,8 +26,10 @@ from toolcrib import errors
 from toolcrib.app import App
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.middleware.options import CallOptions, RateOptions
+from toolcrib.middleware.options import CacheOptions, CallOptions, RateOptions
+from toolcrib.providers.builder import new_tool
 from toolcrib.settings.options import Settings
+from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import Context, Object, Tool, ToolResult
 from toolcrib.upstream.options import ServerOptions
@@ -83,27 +88,55 @@ TOOLS: Final[Mapping[str, tuple[Json, Json]]] = {
             }
         },
     ),
-    "vendor": ({"inputSchema": ANY}, {"result": text("ok", vendorHint={"next": "plain"}, nextStep=None)}),
+    "vendor": (
+        {"id": 17, "inputSchema": ANY, "vendor": {"rank": [1, None]}, "nothing": None, "description": "Is a vendor's."},
+        {"result": text("ok", vendorHint={"next": "plain"}, nextStep=None)},
+    ),
+    "empty": (
+        {"description": "", "inputSchema": ANY, "annotations": {}, "icons": [], "execution": {}, "_meta": {}},
+        {"result": {"isError": False, "structuredContent": None, "content": [], "_meta": {}}},
+    ),
+    "ordered": (
+        {
+            "outputSchema": ROWS,
+            "annotations": {"title": "Rows"},
+            "inputSchema": ANY,
+            "title": "Rows",
+            "id": True,
+        },
+        {"result": {"structuredContent": {"rows": []}, "more": True, "content": [], "isError": False}},
+    ),
     "refusing": ({"inputSchema": ANY}, {"error": {"code": -32602, "message": "Unknown path"}}),
     "explaining": (
         {"inputSchema": ANY},
         {"error": {"code": -32050, "message": "Quota used up:\n\tcome back later", "data": {"retry": [1, {"s": 2}]}}},
     ),
 }
-CAPABILITIES: Final[Json] = {"tools": {"listChanged": False}}
+TASKED: Final[Json] = {"name": "tasked", "execution": {"taskSupport": "optional"}, "inputSchema": ANY}
+"""A tool that may run as a task, which 2026-07-28 has made an extension."""
+CAPABILITIES: Final[Mapping[str, Json]] = {
+    OLDER: {"tools": {"listChanged": False}, "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}},
+    MODERN: {"tools": {"listChanged": False}},
+}
+
+
+def as_text(value: Json | list[Json]) -> str:
+    """A value as it is written, with the order of its keys."""
+    return json.dumps(value)
 
 
 def recorded(version: str) -> Starlette:
     """A server of one version that answers with what was recorded."""
 
     def outcome(method: str, params: Json) -> Json:
-        about = {"capabilities": CAPABILITIES}
+        about = {"capabilities": CAPABILITIES[version]}
         if method == "initialize" and version == OLDER:
             return {"result": {"protocolVersion": OLDER, "serverInfo": {"name": "r", "version": "1"}, **about}}
         if method == "server/discover" and version == MODERN:
             return {"result": {"supportedVersions": [MODERN], **about, "ttlMs": 0, "cacheScope": "private"}}
         if method == "tools/list":
-            return {"result": {"tools": [{"name": name, **tool} for name, (tool, _) in TOOLS.items()]}}
+            tools = [{"name": name, **tool} for name, (tool, _) in TOOLS.items()]
+            return {"result": {"tools": [*tools, TASKED] if version == OLDER else tools}}
         if method == "tools/call" and params["name"] in TOOLS:
             return TOOLS[params["name"]][1]
         return {"error": {"code": -32601, "message": "Method not found"}}
@@ -116,7 +149,7 @@ def recorded(version: str) -> Starlette:
             return Response(status_code=202)
         found = outcome(message["method"], message.get("params", {}))
         if version == MODERN and "result" in found:
-            found = {"result": {"resultType": "complete", **found["result"]}}
+            found = {"result": {**found["result"], "resultType": "complete"}}
         return JSONResponse({"jsonrpc": "2.0", "id": message["id"], **found})
 
     return Starlette(routes=[Route("/mcp", answer, methods=["GET", "POST", "DELETE"])])
@@ -170,11 +203,18 @@ async def client_of(url: str, version: str) -> AsyncIterator[Client]:
 
 
 @contextlib.asynccontextmanager
-async def gateway(**server: Any) -> AsyncIterator[str]:
+async def gateway(
+    options: GatewayOptions | None = None, *, state: StateOptions | None = None, **server: Any
+) -> AsyncIterator[str]:
     """The address of a gateway that shows the tools of one server as they are."""
-    surfaces = SurfaceOptions(surfaces=("direct",), prefix=False)
-    options = (ServerOptions(name="r", **server),)
-    async with App(Settings(servers=options, surfaces=surfaces, fleet=FAST)) as app:
+    settings = Settings(
+        servers=(ServerOptions(name="r", **server),),
+        surfaces=SurfaceOptions(surfaces=("direct",), prefix=False),
+        gateway=options or GatewayOptions(),
+        state=state or StateOptions(),
+        fleet=FAST,
+    )
+    async with App(settings) as app:
         await app.settled()
         async with at_address(app.asgi()) as url:
             yield f"{url}/mcp"
@@ -194,7 +234,7 @@ async def test_definitions_arrive_as_the_server_sends_them(version: str) -> None
     async with both(version) as (alone, behind):
         expected = (await alone.ask("tools/list"))["result"]["tools"]
         found = (await behind.ask("tools/list"))["result"]["tools"]
-        assert {tool["name"]: tool for tool in found} == {tool["name"]: tool for tool in expected}
+        assert {tool["name"]: as_text(tool) for tool in found} == {tool["name"]: as_text(tool) for tool in expected}
 
 
 @pytest.mark.parametrize("name", sorted(TOOLS))
@@ -202,7 +242,35 @@ async def test_definitions_arrive_as_the_server_sends_them(version: str) -> None
 async def test_the_outcome_of_a_call_arrives_as_the_server_sends_it(version: str, name: str) -> None:
     async with both(version) as (alone, behind):
         call = {"name": name, "arguments": {"path": "a.txt"}}
-        assert await behind.ask("tools/call", **call) == await alone.ask("tools/call", **call)
+        assert as_text(await behind.ask("tools/call", **call)) == as_text(await alone.ask("tools/call", **call))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_cached_result_is_what_the_server_has_sent(version: str) -> None:
+    cache = GatewayOptions(calls=CallOptions(cache=CacheOptions(tools=("r:*",), per="scope")))
+    with anyio.fail_after(20):
+        async with serving(recorded(version)) as url, gateway(cache, url=f"{url}/mcp") as front:
+            async with client_of(front, version) as client:
+                for name in ("plain", "python", "empty", "ordered"):
+                    first, second = [await client.ask("tools/call", name=name, arguments={}) for _ in range(2)]
+                    assert as_text(second) == as_text(first)
+
+
+async def test_definitions_arrive_as_they_are_from_a_catalog_that_was_stored(tmp_path: Path) -> None:
+    state = StateOptions(path=tmp_path / "state.sqlite")
+
+    async def listed(url: str) -> str:
+        async with gateway(state=state, url=url) as front, client_of(front, OLDER) as client:
+            return as_text((await client.ask("tools/list"))["result"]["tools"])
+
+    with anyio.fail_after(20):
+        async with serving(recorded(OLDER)) as server:
+            url = f"{server}/mcp"
+            async with client_of(url, OLDER) as alone:
+                expected = (await alone.ask("tools/list"))["result"]["tools"]
+            fresh = await listed(url)
+        stored = await listed(url)
+    assert stored == fresh == as_text(sorted(expected, key=lambda tool: str(tool["name"])))
 
 
 # -- what the gateway itself answers -----------------------------------------------------------------------------------
@@ -295,3 +363,49 @@ async def test_an_error_result_says_in_meta_what_went_wrong(version: str) -> Non
             "The printer is out of paper.",
             "Refill it.",
         )
+
+
+async def handle(arguments: Object) -> Any:
+    return {"rows": [1, 2], "more": []}
+
+
+def written() -> dict[str, Any]:
+    return {"rows": "none"}
+
+
+def annotated() -> dict[str, list[int]]:
+    return cast("dict[str, list[int]]", {"rows": "none"})
+
+
+def whole() -> dict[str, list[int]]:
+    return cast("dict[str, list[int]]", ToolResult(structured={"rows": "none"}))
+
+
+BREAKING: Final[Mapping[str, Callable[[App], object]]] = {
+    "by annotation": lambda app: app.tool("rows")(annotated),
+    "by annotation, with a whole result": lambda app: app.tool("rows")(whole),
+    "by a written schema": lambda app: app.tool("rows", output_schema=ROWS)(written),
+    "by a written schema of a list": lambda app: app.tool("rows", output_schema={"type": "array"})(written),
+    "by a registered tool": lambda app: app.register(Tool(name="rows", output_schema=ROWS), handle),
+    "by a builder": lambda app: app.register(new_tool("rows").discoverable().returns(ROWS), handle),
+}
+
+
+@pytest.mark.parametrize("name", ["rows", "execute_tool"])
+@pytest.mark.parametrize("way", sorted(BREAKING))
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_function_that_breaks_its_own_output_schema_fails_and_says_where(
+    version: str, way: str, name: str
+) -> None:
+    surfaces = SurfaceOptions(surfaces=("direct", "search"), prefix=False)
+    with anyio.fail_after(20):
+        async with App(Settings(surfaces=surfaces, fleet=FAST)) as app:
+            BREAKING[way](app)
+            async with at_address(app.asgi()) as url, client_of(f"{url}/mcp", version) as client:
+                listed = (await client.ask("tools/list"))["result"]["tools"]
+                tool = next(tool for tool in listed if tool["name"] == name)
+                arguments = {"name": "rows", "arguments": {}} if name == "execute_tool" else {}
+                outcome = await client.ask("tools/call", name=name, arguments=arguments)
+    assert accepts(tool, outcome)
+    assert outcome["result"]["isError"]
+    assert re.search(r"rows returned a value that does not (fit|match)", outcome["result"]["content"][0]["text"])

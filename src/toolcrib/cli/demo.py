@@ -29,12 +29,12 @@ from toolcrib.app import App
 from toolcrib.cli.output import first_line, printable, truncate
 from toolcrib.cli.session import inspect
 from toolcrib.errors import ExecutionFailed, MissingExtra, ServerUnavailable
+from toolcrib.formats import mcp
 from toolcrib.settings.imports import write_atomically
 from toolcrib.settings.loader import load_settings
 from toolcrib.state.options import default_state_file
 from toolcrib.tokens import ESTIMATE, LabelledCounter, counter
 from toolcrib.types import ServerState
-from toolcrib.wire import tool_to_wire
 
 _MIN_SERVERS: Final = 3
 _WIDTH: Final = 110
@@ -175,7 +175,7 @@ class DemoTour:
         table.add_column("tools", justify="right")
         table.add_column("tokens", justify="right")
         for status in statuses:
-            own = [tool_to_wire(tool, tool.name) for tool in tools if tool.namespace == status.name]
+            own = [mcp.tool(tool, name=tool.name) for tool in tools if tool.namespace == status.name]
             cost = sum(self._tokens.count(compact_json(definition)) for definition in own)
             who = status.reason or f"{status.info.name} {status.info.version}"
             cells = (status.name, str(status.state), who, str(len(own)), f"{cost:,}")
@@ -191,7 +191,7 @@ class DemoTour:
 
     async def _show_costs(self) -> None:
         tools = await self._app.gateway.tools(self._app.local_context())
-        everything = sum(self._tokens.count(compact_json(tool_to_wire(tool, tool.name))) for tool in tools)
+        everything = sum(self._tokens.count(compact_json(mcp.tool(tool, name=tool.name))) for tool in tools)
         seen = await self._agent.definitions()
         cost = sum(self._tokens.count(compact_json(definition)) for definition in seen)
         self._title("What the agent carries")

@@ -266,6 +266,7 @@ def _tool(entry: Mapping[str, Any]) -> Tool:
     return Tool(
         name=name if colon else namespace,
         namespace=namespace if colon else "",
+        title=str(entry.get("title") or "") or None,
         description=str(entry.get("description") or ""),
         input_schema=_object(entry.get("input_schema")) or {"type": "object"},
         annotations=_object(entry.get("annotations")),

@@ -3,16 +3,21 @@
 Schemas are not adapted: MCP accepts any JSON Schema of an object.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from toolcrib.formats.messages import ToolCall, make_call, read_field
 from toolcrib.formats.tool_list import request_name
-from toolcrib.types import Tool, ToolResult, Visibility
+from toolcrib.types import Object, Tool, ToolResult, Visibility
+
+_TOOL_KEYS: Final = frozenset(
+    {"name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta"}
+)
+"""The keys of an entry of `tools/list` that a tool has fields for."""
 
 
 def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
-    """Format a tool as an entry of `tools/list`.
+    """Format a tool as an entry of `tools/list`; of a server's tool, with all keys of the server, in their order.
 
     >>> tool(Tool(name="now", description="The time."))
     {'name': 'now', 'description': 'The time.', 'inputSchema': {'type': 'object'}}
@@ -25,9 +30,12 @@ def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
         "outputSchema": tool.output_schema,
         "annotations": dict(tool.annotations),
         "icons": list(tool.icons),
+        "execution": dict(tool.execution),
         "_meta": dict(tool.meta),
     }
-    return {key: value for key, value in entry.items() if value or key in ("name", "inputSchema")}
+    was_empty = [key for key in entry if tool.extra.get(key) is False]
+    shown = {key: value for key, value in entry.items() if value or (value is not None and key in was_empty)}
+    return as_sent(shown, tool.extra, _TOOL_KEYS)
 
 
 def read_entry(entry: Mapping[str, Any], namespace: str = "") -> Tool:
@@ -48,7 +56,27 @@ def read_entry(entry: Mapping[str, Any], namespace: str = "") -> Tool:
         icons=tuple(entry.get("icons") or ()),
         visibility=Visibility.DISCOVERABLE,
         meta=entry.get("_meta") or {},
+        extra=further_keys(entry, _TOOL_KEYS),
     )
+
+
+def further_keys(sent: Object, fields: Collection[str]) -> dict[str, Any]:
+    """Return the keys of what a server has sent, in its order, as `Tool.extra` and `ToolResult.extra` hold them.
+
+    >>> further_keys({"id": 7, "name": "now", "title": "", "icons": None}, {"name", "title", "icons"})
+    {'id': 7, 'name': True, 'title': False, 'icons': None}
+    """
+    return {key: value if key not in fields else None if value is None else bool(value) for key, value in sent.items()}
+
+
+def as_sent(shown: dict[str, Any], extra: Object, fields: Collection[str]) -> dict[str, Any]:
+    """Return what is shown of the fields, with the further keys that a server has sent, in its order.
+
+    >>> as_sent({"name": "time", "icons": [1]}, {"id": 7, "name": True, "title": False}, {"name", "title", "icons"})
+    {'id': 7, 'name': 'time', 'icons': [1]}
+    """
+    ordered = {key: shown.get(key, value) for key, value in extra.items() if key in shown or key not in fields}
+    return {**ordered, **shown}
 
 
 def tool_call(request: Any) -> ToolCall:

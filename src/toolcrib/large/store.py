@@ -34,6 +34,7 @@ _FIELDS = (
     "tags",
     "version",
     "meta",
+    "extra",
 )
 
 _DEFAULTS = Tool(name="")

@@ -32,12 +32,12 @@ _MAX_SCOPES: Final = 4096
 
 
 def _encode(result: ToolResult) -> Any:
-    return [list(result.content), result.structured, dict(result.meta)]
+    return [list(result.content), result.structured, dict(result.meta), result.extra]
 
 
 def _decode(saved: Any) -> ToolResult:
-    content, structured, meta = saved
-    return ToolResult(content=tuple(content), structured=structured, meta=meta)
+    content, structured, meta, extra = saved
+    return ToolResult(content=tuple(content), structured=structured, meta=meta, extra=extra)
 
 
 _RESULTS: Final[StateCodec[ToolResult]] = StateCodec(_encode, _decode)

@@ -5,7 +5,6 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Self, TypeVar, overload
 
 from toolcrib.checks import checked
@@ -14,7 +13,7 @@ from toolcrib.errors import InvalidArguments, InvalidTool, check_type
 from toolcrib.fields import Parameter, object_schema
 from toolcrib.names import check_name, nearest
 from toolcrib.providers.callable_info import CallableInfo, inspect_callable
-from toolcrib.providers.content import to_result
+from toolcrib.providers.content import OutputPromise, to_result
 from toolcrib.providers.definitions import validated
 from toolcrib.schema.signature import properties, required, resolve, signature_line
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
@@ -248,6 +247,7 @@ class BoundHandler:
     """The parameter that takes all arguments as a `ToolRequest`; None if each argument has its own."""
     defaults: Mapping[str, Any]
     """The defaults of the schema."""
+    promise: OutputPromise
 
     def values(self, arguments: Object) -> Mapping[str, Any]:
         """Fill in the schema's defaults, and shape the arguments for the handler. Raises `InvalidArguments`."""
@@ -259,8 +259,14 @@ class BoundHandler:
         return filled
 
     async def run(self, ctx: Context, values: Mapping[str, Any], workers: WorkerThreads) -> ToolResult:
-        """Call the handler with these values. Raises what the handler raises."""
-        return await self.target.run(ctx, values, partial(to_result, who=self.tool.id), workers)
+        """Call the handler with these values.
+
+        Raises what the handler raises, and `ExecutionFailed` for what does not fit the output schema.
+        """
+        return await self.target.run(ctx, values, self._result, workers)
+
+    def _result(self, value: Any) -> ToolResult:
+        return self.promise.keep(to_result(value, who=self.tool.id))
 
     def _check(self, values: Mapping[str, Any]) -> None:
         """Raise `InvalidArguments` for arguments that do not fit the handler, if they were not validated before."""
@@ -291,7 +297,8 @@ def bind_handler(function: Callable[..., Any], tool: Tool) -> BoundHandler:
     defaults = {
         name: node["default"] for name, node in known.items() if isinstance(node, Mapping) and "default" in node
     }
-    return BoundHandler(target=target, tool=tool, whole=whole, defaults=defaults)
+    promise = OutputPromise(tool.output_schema, tool.id)
+    return BoundHandler(target=target, tool=tool, whole=whole, defaults=defaults, promise=promise)
 
 
 def _with_own_defaults(target: CallableInfo, known: Mapping[str, Any]) -> CallableInfo:

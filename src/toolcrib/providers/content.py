@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
-from toolcrib.errors import ExecutionFailed
-from toolcrib.types import JSON, ToolResult
+from toolcrib.errors import ExecutionFailed, InvalidArguments
+from toolcrib.schema import Schema
+from toolcrib.types import JSON, Object, ToolResult
 
 _BLOCK_FIELDS: Final[Mapping[str, tuple[Mapping[str, type], frozenset[str]]]] = {
     "text": ({"text": str}, frozenset()),
@@ -82,6 +83,38 @@ is_error=False, meta={}, kind='complete', input_requests=None, request_state=Non
     if isinstance(value, (list, tuple)) and _is_content_list(value):
         return several(*value, who=who)
     return structured(value, who=who)
+
+
+class OutputPromise:
+    """Holds the results of a function to the output schema of its tool, whose clients may refuse any others."""
+
+    def __init__(self, schema: Object | None, who: str) -> None:
+        """None promises nothing. `who` names the tool in messages."""
+        self._schema, self._who = schema, who
+        self._check: Schema | None = None
+
+    def keep(self, result: ToolResult) -> ToolResult:
+        """Return the result. Raises `ExecutionFailed` if its structured content does not fit the schema."""
+        if self._schema is None or result.structured is None or result.is_error or result.kind != "complete":
+            return result
+        is_object = self._schema.get("type") == "object"
+        if self._check is None:
+            self._check = Schema(self._schema if is_object else result_schema(self._schema), "")
+        try:
+            self._check.check(result.structured if is_object else {"result": result.structured})
+        except InvalidArguments as error:
+            reason = error.message.removeprefix(": ").replace("is not a parameter", "is not part of it")
+            raise ExecutionFailed(
+                f"{self._who} returned a value that does not fit its output schema: {reason}",
+                hint="Return what the schema says, or register the tool without it.",
+            ) from error
+        return result
+
+
+def result_schema(schema: Object) -> dict[str, Any]:
+    """The schema of an object whose property `result` has this schema, for what reads only schemas of objects."""
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return {**shared, "type": "object", "properties": {"result": schema}}
 
 
 def text(words: str) -> ToolResult:

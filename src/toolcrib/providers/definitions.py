@@ -9,6 +9,7 @@ from toolcrib.catalog import check_encodable
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidName, InvalidTool, invalid_field
 from toolcrib.names import check_key, nearest
+from toolcrib.providers.content import result_schema
 from toolcrib.sanitize import echo
 from toolcrib.schema import Schema
 from toolcrib.types import Key, Object, Tool, Visibility
@@ -329,8 +330,7 @@ def _check_output_schema(tool: Tool) -> None:
         return
     proven: Object = tool.output_schema
     if proven.get("type") != "object":  # a schema of another type is checked as a property
-        shared = {name: proven[name] for name in ("$defs", "definitions") if name in proven}
-        proven = {**shared, "type": "object", "properties": {"result": proven}}
+        proven = result_schema(proven)
     _check_schema(tool.id, "output_schema", proven)
 
 

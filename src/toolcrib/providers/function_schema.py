@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError, SchemaError, core_schema, 
 from toolcrib.errors import ExecutionFailed, InvalidArguments, InvalidTool
 from toolcrib.names import nearest
 from toolcrib.providers.callable_info import CallableInfo
-from toolcrib.providers.content import as_tool_result, is_block_model, structured, to_result
+from toolcrib.providers.content import OutputPromise, as_tool_result, is_block_model, structured, to_result
 from toolcrib.schema.signature import signature_line
 from toolcrib.types import Object, ToolResult
 
@@ -364,15 +364,20 @@ def _problem_text(kind: str, path: str, message: str) -> str:
 class ReturnConverter:
     """Converts what one function returns to results."""
 
-    def __init__(self, annotation: Any, who: str) -> None:
-        """`schema` is None if the annotation promises no structured content."""
+    def __init__(self, annotation: Any, who: str, schema: Object | None = None) -> None:
+        """`schema` is the output schema; by default that of the annotation, which may promise nothing."""
         self._who = who
-        self._adapter, self.schema = _output_type(annotation)
+        self._adapter, made = _output_type(annotation)
+        self.schema = made if schema is None else schema
+        self._promise = OutputPromise(self.schema, who)
 
     def result(self, value: Any) -> ToolResult:
-        """Convert a returned value. Raises `ExecutionFailed` if it does not match the annotation, or is not JSON."""
+        """Convert a returned value.
+
+        Raises `ExecutionFailed` if it does not match the annotation or the output schema, or is not JSON.
+        """
         if self._adapter is None or (not isinstance(value, Mapping) and as_tool_result(value) is not None):
-            return to_result(value, who=self._who)
+            return self._promise.keep(to_result(value, who=self._who))
         try:
             fitting = self._adapter.validate_python(value, by_alias=True, by_name=True)
             plain = self._adapter.dump_python(fitting, mode="json", by_alias=True)

@@ -131,14 +131,15 @@ def function_tool(
     who = _tool_id(namespace, named)
     docstring = parse_docstring(target.documentation)
     parameters = ParameterModel(target, docstring.parameters, who)
-    returned = ReturnConverter(target.returns if output_schema is None else None, who)
+    written = output_schema if isinstance(output_schema, Mapping) else None
+    returned = ReturnConverter(target.returns if output_schema is None else None, who, written)
     tool = Tool(
         name=named,
         namespace=namespace,
         title=title,
         description=docstring.description if description is None else description,
         input_schema=parameters.schema,
-        output_schema=output_schema if isinstance(output_schema, Mapping) else returned.schema,
+        output_schema=returned.schema,
         annotations=annotations or {},
         icons=tuple(icons or ()),
         keywords=_word_tuple(who, "keywords", keywords),

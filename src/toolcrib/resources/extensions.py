@@ -1,13 +1,16 @@
 """Requests of protocol extensions, such as `skills/list`: passed to a server unread, and its result back.
 
 A method belongs to an extension if no version of the protocol defines it. It reaches the servers that declare an
-extension which the client declares as well, in their order, until one knows the method. To a policy, it is a tool with
-the method's name in the server's namespace; a resource that is hidden stays so in params and results.
+extension which the client declares as well, in their order, until one answers it: a server that does not know the
+method, is away, or may not be asked now costs only itself. To a policy, the method is a tool of that name in the
+server's namespace; a resource that is hidden stays so in params and results.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from toolcrib.containment import implies_not_run
 from toolcrib.errors import ToolcribError, UpstreamError
 from toolcrib.gateway.policy import decide
 from toolcrib.protocol.failures import METHOD_NOT_FOUND
@@ -55,45 +58,56 @@ class ExtensionRequests:
                 found = {**backend.provider.extensions(), **found}
         return found
 
-    async def request(self, ctx: Context, method: str, params: Object) -> Object | None:
-        """Return the result of a server; None if no server that may be asked knows the method.
+    async def request(self, ctx: Context, method: str, params: Object) -> ToolResult | None:
+        """Return the result of a server, as structured content; None if no server that may be asked knows the method.
 
-        Raises `ApprovalRequired` or another `ExecutionFailed`, as calls do.
+        Raises `ApprovalRequired` or another `ExecutionFailed`, as calls do, if no server answers.
         """
 
         async def ask(source: Provider, ctx: Context, params: Object) -> ToolResult:
             return await source.request_extension(ctx, method, params)
 
-        for backend in self._backends():
-            namespace = backend_namespace(backend)
-            tool = Tool(name=method, namespace=namespace, tags=(_TAG,), visibility=Visibility.HIDDEN)
-            if not _share_extension(ctx, backend) or self._is_hidden(ctx, tool, params.get("uri")):
-                continue
+        failure: ToolcribError | None = None
+        for backend, tool in self._able(ctx, method, params):
             try:
                 result = await self._call(ctx, tool, (backend,), ask, dict(params))
             except ToolcribError as error:
-                if not isinstance(error, UpstreamError) or error.rpc_code != METHOD_NOT_FOUND:
+                is_unknown = isinstance(error, UpstreamError) and error.rpc_code == METHOD_NOT_FOUND
+                if not is_unknown and not implies_not_run(error):
                     raise
+                failure = failure or (None if is_unknown else error)
             else:
-                return self._without_hidden(ctx.caller, namespace, result.structured)
+                return self._without_hidden(ctx.caller, tool.namespace, result)
+        if failure is not None:
+            raise failure
         return None
+
+    def _able(self, ctx: Context, method: str, params: Object) -> Iterator[tuple[Backend, Tool]]:
+        """The servers that may be sent a message of an extension, each with what the policy sees of it."""
+        for backend in self._backends():
+            tool = Tool(name=method, namespace=backend_namespace(backend), tags=(_TAG,), visibility=Visibility.HIDDEN)
+            if _share_extension(ctx, backend) and not self._is_hidden(ctx, tool, params.get("uri")):
+                yield backend, tool
 
     def _is_hidden(self, ctx: Context, tool: Tool, uri: object) -> bool:
         if decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE:
             return True
         return isinstance(uri, str) and self._router.is_hidden(ctx.caller, tool.namespace, uri)
 
-    def _without_hidden(self, caller: Caller, namespace: str, result: Object) -> Object:
+    def _without_hidden(self, caller: Caller, namespace: str, result: ToolResult) -> ToolResult:
         """The result without entries of its lists whose URIs the policy hides."""
+        if not isinstance(result.structured, Mapping):  # a question to the client
+            return result
 
         def is_shown(entry: Any) -> bool:
             uri = entry.get("uri") if isinstance(entry, Mapping) else None
             return not isinstance(uri, str) or not self._router.is_hidden(caller, namespace, uri)
 
-        return {
+        shown = {
             key: [entry for entry in value if is_shown(entry)] if isinstance(value, list) else value
-            for key, value in result.items()
+            for key, value in result.structured.items()
         }
+        return replace(result, structured=shown)
 
 
 def _share_extension(ctx: Context, backend: Backend) -> bool:

@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from toolcrib.catalog import Page, page
 from toolcrib.containment import isolate
 from toolcrib.errors import AmbiguousName, NotFound, ToolcribError, UpstreamError
+from toolcrib.formats import mcp
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.nested_calls import RunCall, resolve_input_required
 from toolcrib.protocol.content import TOOL
@@ -45,7 +46,6 @@ from toolcrib.wire import (
     is_encodable,
     replace_surrogates,
     result_to_wire,
-    tool_to_wire,
 )
 
 logger = logging.getLogger(__name__)
@@ -307,12 +307,16 @@ class DocumentMethods:
 
     async def extension(self, exchange: Exchange) -> dict[str, Any]:
         """A method that no version defines: the result of the server that knows it, as it came."""
-        params = {key: value for key, value in exchange.params.items() if key != "_meta"}
-        ask = partial(self._resources.extensions.request, to_call_context(exchange), exchange.method, params)
+        ctx = to_call_context(exchange) if is_modern(exchange.version) else to_context(exchange)
+        answers = {"inputResponses": ctx.input_responses, "requestState": ctx.request_state}  # not the server's alone
+        params = {key: value for key, value in exchange.params.items() if key != "_meta" and answers.get(key) is None}
+        ask = partial(self._resources.extensions.request, ctx, exchange.method, params)
         result = None if is_defined(exchange.method) else await as_server_errors(ask)
         if result is None:
             raise RpcError(METHOD_NOT_FOUND, "Method not found", exchange.method)
-        return dict(result)
+        if result.kind != "complete":
+            return result_to_wire(with_replica(exchange, result), exchange.version)
+        return dict(result.structured)
 
     async def roots_changed(self, exchange: Exchange) -> None:
         """`notifications/roots/list_changed`: forward it to the servers that the session uses."""
@@ -401,7 +405,7 @@ class EntryCache:
 
 def _encode_entry(tool: ListedTool, version: str) -> bytes | None:
     """An entry as JSON; None for one that a client of the version would not accept, and with it the whole list."""
-    entry = entry_for_version(tool_to_wire(tool.tool, tool.name), version)
+    entry = entry_for_version(mcp.tool(tool.tool, name=tool.name), version)
     for part in ("annotations", "icons"):
         if part in entry:
             entry[part] = _without_nulls(entry[part])  # which some clients take for values of a wrong type

@@ -545,7 +545,7 @@ def _list_entry(name: str, tool: Tool) -> ListedTool:
     definition: dict[str, Any] = {
         "schemas": [tool.input_schema, tool.output_schema],
         "about": [name, tool.title, tool.description],
-        "more": [tool.annotations, list(tool.icons), tool.meta, tool.execution],
+        "more": [tool.annotations, list(tool.icons), tool.meta, tool.execution, list(tool.extra.items())],
     }
     text = json.dumps(definition, default=_json_default)
     return ListedTool(name, tool, len(text) + _KEYS_BYTES, blake2b(text.encode(), digest_size=12).digest())

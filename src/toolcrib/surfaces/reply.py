@@ -358,6 +358,8 @@ class _ToolViews:
 
     def _make_entry(self, level: Level) -> dict[str, Any]:
         entry: dict[str, Any] = {"name": self.tool.id}
+        if level == Level.COMPLETE and self.tool.title:
+            entry["title"] = self.tool.title
         if level != Level.NAME:
             entry["description"] = _description(self.tool.description, level)
         entry["score"] = _SAMPLE_SCORE
@@ -413,7 +415,11 @@ def _description(text: str, level: Level) -> str:
 
 
 def _hints(tool: Tool, level: Level) -> dict[str, bool]:
-    """The tool's declared read-only and destructive hints; at the lowest levels only the warning."""
+    """The tool's declared read-only and destructive hints: at the lowest levels only the warning, at the highest with
+    all other hints.
+    """
+    if level == Level.COMPLETE:
+        return {key: value for key, value in tool.annotations.items() if isinstance(value, bool)}
     declared = {key: tool.annotations[key] for key in _RISK_HINTS if isinstance(tool.annotations.get(key), bool)}
     if level > Level.SUMMARY:
         return declared

@@ -258,7 +258,9 @@ class Supervisor:
             return
         known: dict[str, Any] = {"hung": stored.hung}
         if stored.tools is not None:
-            self.tool_list = await self._lister.restore(stored.tools, modern=is_modern(stored.protocol))
+            self.tool_list = await self._lister.restore(
+                stored.tools, modern=is_modern(stored.protocol), tasks=stored.tasks
+            )
             self._catalog.restored(self.tool_list.definitions, stored)
             self.tool_list = replace(self.tool_list, definitions=ToolDefinitions())
             self._listed_at, self._has_catalog = stored.read_at, True
@@ -483,7 +485,9 @@ class Supervisor:
         review = await self.pins.hold(entries, connection.info.instructions, complete=not tool_list.problem)
         if not review.changes:
             return tool_list
-        held = await self._lister.restore(review.held_entries(entries), modern=connection.protocol.modern)
+        held = await self._lister.restore(
+            review.held_entries(entries), modern=connection.protocol.modern, tasks=tool_list.definitions.tasks
+        )
         rejected = (*held.rejected, *review.rejections(self._options.name))
         return replace(held, rejected=rejected, problem=tool_list.problem)
 

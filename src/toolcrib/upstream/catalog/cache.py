@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+TaskRule = Literal["ignored", "taken", "refused"]
+"""What a server makes of calls as tasks: its version has none, it takes them, or it does not say that it does."""
 _FORMAT: Final = 1
 _END_OF_TIME: Final = 1e11
 """A later moment cannot be shown as a date."""
@@ -56,6 +58,7 @@ class ToolDefinitions:
     """Names of the entries that can be offered."""
     rejected: tuple[Rejected, ...] = ()
     """Those that are not used, or not as they came."""
+    tasks: TaskRule = "ignored"
     digest: bytes = b""
     size: int = 0
     """Bytes of the entries as JSON."""
@@ -77,6 +80,7 @@ class StoredCatalog:
     """Names of the definitions that could be offered when they were stored, for a reader that does not check again."""
     rejected: tuple[Rejected, ...] = ()
     """Those that are not used, or not as they came."""
+    tasks: TaskRule = "ignored"
     documents: Documents | None = None
     """Its prompts and resources; None before they were read."""
     hung: bool = False
@@ -225,7 +229,7 @@ class ServerCatalog:
         self._key = ""
         self._changes: dict[str, Any] = {}
         self._changed = anyio.Event()
-        self._tools: tuple[bytes, str, ServerInfo] | None = None
+        self._tools: tuple[bytes, TaskRule, str, ServerInfo] | None = None
         """What identifies the tools that are stored: their digest, and what the server said about itself."""
         self._documents: Documents | None = None
         self._sizes = {"tools": 0, "documents": 0}
@@ -251,11 +255,11 @@ class ServerCatalog:
         """Remember which tools are stored, so that they are not written again, unless some of them are held."""
         self._sizes["tools"] = tools.size
         if not any(one.held for one in stored.rejected):
-            self._tools = (tools.digest, stored.protocol, stored.info)
+            self._tools = (tools.digest, stored.tasks, stored.protocol, stored.info)
 
     def save_tools(self, tools: ToolDefinitions, protocol: str, info: ServerInfo) -> None:
         """Store a complete list that the server has just sent."""
-        now, fresh = time.time(), (tools.digest, protocol, info)
+        now, fresh = time.time(), (tools.digest, tools.tasks, protocol, info)
         self._save_hung(hung=False)
         if tools.size > _MAX_LIST_BYTES:
             logger.info("%s: its catalog is too large to be cached (%d bytes)", self._options.name, tools.size)
@@ -265,6 +269,7 @@ class ServerCatalog:
                 tools=tools.entries,
                 accepted=tools.accepted,
                 rejected=tools.rejected,
+                tasks=tools.tasks,
                 protocol=protocol,
                 info=info,
                 read_at=now,

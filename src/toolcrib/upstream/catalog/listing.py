@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -28,7 +28,7 @@ from toolcrib.providers.base import Documents
 from toolcrib.sanitize import visible
 from toolcrib.schema.invisible import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
-from toolcrib.upstream.catalog.cache import ToolDefinitions
+from toolcrib.upstream.catalog.cache import TaskRule, ToolDefinitions
 from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
 from toolcrib.wire import is_encodable, is_loop, is_too_deep, mark_listed, read_tool
@@ -170,11 +170,7 @@ def _cursor_of(page: Mapping[str, Any]) -> Cursor:
     return cursor if isinstance(cursor, str | int | float) and not isinstance(cursor, bool) else None
 
 
-_TaskRule = Literal["ignored", "taken", "refused"]
-"""What a server makes of calls as tasks: its version has none, it takes them, or it does not say that it does."""
-
-
-def _task_rule(connection: Connection) -> _TaskRule:
+def _task_rule(connection: Connection) -> TaskRule:
     if not has_tasks(connection.protocol.version):
         return "ignored"
     return "taken" if connection.profile.takes_tasks else "refused"
@@ -228,15 +224,13 @@ class ToolLister:
             return walk.result(f"page {pages.count + 1} of its tool list failed: {error.reason}")
         return walk.result(pages.problem, pages.note)
 
-    async def restore(self, definitions: Sequence[Any], *, modern: bool) -> ToolList:
+    async def restore(self, definitions: Sequence[Any], *, modern: bool, tasks: TaskRule) -> ToolList:
         """Read definitions that the server sent in an earlier run, with the same checks."""
-        walk = self._reader({}, modern=modern)
+        walk = self._reader({}, modern=modern, tasks=tasks)
         await walk.take(list(definitions))
         return walk.result("")
 
-    def _reader(
-        self, known: Mapping[str, RemoteTool], *, modern: bool, tasks: _TaskRule = "ignored"
-    ) -> "_ToolListReader":
+    def _reader(self, known: Mapping[str, RemoteTool], *, modern: bool, tasks: TaskRule) -> "_ToolListReader":
         return _ToolListReader(
             self._namespace,
             {one.own_name: one for one in known.values()},
@@ -266,7 +260,7 @@ class _ToolListReader:
         hidden: frozenset[str],
         gateway: str,
         modern: bool,
-        tasks: _TaskRule,
+        tasks: TaskRule,
     ) -> None:
         self._namespace = namespace
         self._known = known
@@ -391,6 +385,7 @@ class _ToolListReader:
                 entries=tuple(self._definitions),
                 accepted=tuple(one.own_name for name, one in self._tools.items() if name not in self._hidden),
                 rejected=(*self._rejected, *marked),
+                tasks=self._tasks,
                 digest=self._digest.digest(),
                 size=self._size,
             ),
