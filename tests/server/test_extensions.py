@@ -182,7 +182,7 @@ async def test_a_method_that_needs_approval_asks_a_client_that_can_be_asked() ->
         client.capabilities["elicitation"] = {"form": {}}
         asked = (await client.ask("skills/list"))["result"]
         assert asked["resultType"] == "input_required"
-        answers = {key: {"action": "accept", "content": {}} for key in asked["inputRequests"]}
+        answers = {key: {"action": "accept", "content": {"approve": True}} for key in asked["inputRequests"]}
         answered = await client.ask("skills/list", inputResponses=answers, requestState=asked["requestState"])
         assert answered["result"]["skills"] == FOUND["skills"]
 
