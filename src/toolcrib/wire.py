@@ -36,6 +36,7 @@ _TOO_DEEP: Final = "toolcrib/tooDeep"
 """The key that marks an entry that takes the place of such a one."""
 _READ_KEYS: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType", "toolResult"})
 """The keys of a result that have fields of their own."""
+_OBJECTS: Final = frozenset({dict})
 _LABELS: Final = ("name", "uri", "uriTemplate")
 _OPTIONAL_FIELDS: Final = frozenset(
     {"title", "description", "outputSchema", "annotations", "icons", "execution", "_meta"}
@@ -144,13 +145,13 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
     if kind != "complete":
         raise UpstreamError(f"The server returned a result of the unexpected type {str(kind)!r:.40}.")
     content = raw.get("content")
-    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+    if not isinstance(content, list) or not _OBJECTS.issuperset(map(type, content)):
         content = _unusual_blocks(raw)
     return _new_result(
         content=tuple(content),
         structured=raw.get("structuredContent"),
         is_error=raw.get("isError") is True,
-        meta=_meta_of(raw),
+        meta=_meta_of(raw) if "_meta" in raw else {},
         extra=further_keys(raw, _READ_KEYS),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from toolcrib.upstream.deadlines import CallDeadline, Deadline, SharedTimer, paused
+from toolcrib.upstream.deadlines import Deadline, SharedTimer, paused
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +80,7 @@ async def test_a_cancellation_from_outside_is_not_a_deadline() -> None:
 
 
 async def test_progress_begins_the_time_again_up_to_a_maximum(move_on: Callable[[float], None]) -> None:
-    deadline = CallDeadline(10, 25)
+    deadline = Deadline(10, 25)
 
     async def work() -> None:
         with deadline:
@@ -100,7 +100,7 @@ async def test_a_deadline_does_not_run_while_a_person_answers(move_on: Callable[
     answered: list[str] = []
 
     async def work() -> None:
-        with CallDeadline(10, 25) as deadline:
+        with Deadline(10, 25) as deadline:
             with paused(deadline), paused(deadline):
                 move_on(1000)
                 await turns()
@@ -120,7 +120,7 @@ async def test_deadlines_that_share_a_timer_each_end_their_own_block(move_on: Ca
 
     async def work(name: str) -> None:
         try:
-            with Deadline(10, timer):
+            with Deadline(10, shared=timer):
                 await anyio.sleep_forever()
         except TimeoutError:
             ended.append(name)
@@ -131,7 +131,7 @@ async def test_deadlines_that_share_a_timer_each_end_their_own_block(move_on: Ca
             await turns()
             move_on(6)
             group.start_soon(work, "second")
-            with Deadline(10, timer):
+            with Deadline(10, shared=timer):
                 await turns()
             move_on(4.1)
             while not ended:
@@ -145,12 +145,12 @@ def test_a_shared_timer_goes_on_in_another_event_loop() -> None:
     timer = SharedTimer()
 
     async def in_time() -> None:
-        with Deadline(0.01, timer):
+        with Deadline(0.01, shared=timer):
             pass
 
     async def too_late() -> None:
         with anyio.fail_after(5), pytest.raises(TimeoutError):
-            with Deadline(0.01, timer):
+            with Deadline(0.01, shared=timer):
                 await anyio.sleep_forever()
 
     asyncio.run(in_time())

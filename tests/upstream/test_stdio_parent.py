@@ -15,7 +15,7 @@ from toolcrib.types import ServerState
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.transports import pipes as module
 from toolcrib.upstream.transports.base import Message
-from toolcrib.upstream.transports.pipes import ParentStdio, PipeReader, PipeWriter, claim_stdio, release_stdio
+from toolcrib.upstream.transports.pipes import LineWriter, ParentStdio, PipeReader, claim_stdio, release_stdio
 
 PROGRAM = """
 import sys, anyio
@@ -119,7 +119,7 @@ async def test_a_reader_sees_the_end_of_a_file_too(tmp_path: Path) -> None:
 
 async def test_closing_a_pipe_wakes_a_waiting_task() -> None:
     (out, into), woken = os.pipe(), []
-    reader, writer = PipeReader(os.dup(out)), PipeWriter(into)
+    reader, writer = PipeReader(os.dup(out)), LineWriter(into)
 
     async def read() -> None:
         with pytest.raises(anyio.ClosedResourceError):
@@ -127,8 +127,9 @@ async def test_closing_a_pipe_wakes_a_waiting_task() -> None:
         woken.append("reader")
 
     async def write() -> None:
+        await writer.send(b"x" * 10_000_000)
         with pytest.raises(anyio.ClosedResourceError):
-            await writer.send(b"x" * 10_000_000)
+            await writer.run()
         woken.append("writer")
 
     with anyio.fail_after(5):

@@ -129,7 +129,7 @@ class ClientSession:
 
     def _probe(self, version: str) -> OutgoingRequest:
         params = {"_meta": envelope(version, {})}
-        return self._outgoing("server/discover", params, discover_headers(version), modern=True)
+        return self._handshake_request("server/discover", params, discover_headers(version), modern=True)
 
     def _initialize(self) -> OutgoingRequest:
         params = {
@@ -137,7 +137,7 @@ class ClientSession:
             "capabilities": dict(self._handshake.capabilities),
             "clientInfo": CLIENT_INFO,
         }
-        return self._outgoing("initialize", params, {}, modern=False)
+        return self._handshake_request("initialize", params, {}, modern=False)
 
     def _adopt(self, profile: ServerProfile) -> None:
         self.profile, self.protocol = profile, NegotiatedProtocol(profile.version, self._show_all)
@@ -151,17 +151,18 @@ class ClientSession:
 
         Raises `ValueError` for params that are not JSON.
         """
-        headers = self.protocol.headers(method, params, header_map)
-        return self._outgoing(method, params, headers, modern=self.protocol.modern, wants_progress=wants_progress)
-
-    def _outgoing(
-        self, method: str, params: Json, headers: dict[str, str], *, modern: bool, wants_progress: bool = False
-    ) -> OutgoingRequest:
-        request_id = next(self._ids)
+        protocol, request_id = self.protocol, next(self._ids)
+        headers = protocol.headers(method, params, header_map)
         if wants_progress:
             params = {**params, "_meta": {**params.get("_meta", {}), PROGRESS_KEY: request_id}}
         data = encode_request(request_id, method, params or None)
-        return OutgoingRequest(request_id, method, params, data, headers, modern)
+        return OutgoingRequest(request_id, method, params, data, headers, protocol.modern)
+
+    def _handshake_request(
+        self, method: str, params: Json, headers: dict[str, str], *, modern: bool
+    ) -> OutgoingRequest:
+        request_id = next(self._ids)
+        return OutgoingRequest(request_id, method, params, encode_request(request_id, method, params), headers, modern)
 
     @staticmethod
     def cancellation(request: OutgoingRequest) -> Json | None:

@@ -10,7 +10,7 @@ import gc
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json, to_json
 
@@ -125,7 +125,7 @@ def parse_json(text: bytes) -> Any:
     True
     """
     try:
-        return _load_json(text)
+        return from_json(text, cache_strings="keys") if len(text) < _NO_GC_BYTES else _load_json(text)
     except ValueError as error:
         if _RECURSION in str(error):
             raise TooDeepError from error
@@ -282,7 +282,7 @@ def _id_of(found: re.Match[bytes]) -> RequestId:
 
 
 class RawJson:
-    """JSON text that is written as it is, in the place of a value directly in a result or in params.
+    """JSON text that is written as it is, in the place of a value directly in a result.
 
     Anywhere else, encoding fails: a subclass of `bytes`, or a dataclass, would become a text or an object there.
     """
@@ -311,7 +311,7 @@ def encode_request(request_id: RequestId, method: str, params: Object | None = N
     head = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (to_json(request_id), to_json(method))
     if params is None:
         return head + b"}"
-    encoded = encode_object(params, non_finite="constants")
+    encoded = to_json(params, inf_nan_mode="constants", fallback=_as_dict)
     if b"NaN" in encoded or b"Infinity" in encoded:  # if only in a text, this accepts them
         from_json(encoded, allow_inf_nan=False)
     return head + b',"params":%b}' % encoded
@@ -337,18 +337,18 @@ def encode_error(request_id: RequestId | None, error: RpcError) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (to_json(request_id), encode_object(error.to_wire()))
 
 
-def encode_object(value: Object, *, non_finite: Literal["null", "constants"] = "null") -> bytes:
+def encode_object(value: Object) -> bytes:
     """Encode an object some of whose values may be `RawJson`. Numbers that are not finite become null.
 
     Raises `ValueError` for what JSON cannot hold, and for a `RawJson` deeper in a value.
     """
     if RawJson not in map(type, value.values()):
-        return to_json(value, inf_nan_mode=non_finite, fallback=_as_dict)
+        return to_json(value, inf_nan_mode="null", fallback=_as_dict)
     return b"{%b}" % b",".join(
         b"%b:%b"
         % (
             to_json(name),
-            item.text if type(item) is RawJson else to_json(item, inf_nan_mode=non_finite, fallback=_as_dict),
+            item.text if type(item) is RawJson else to_json(item, inf_nan_mode="null", fallback=_as_dict),
         )
         for name, item in value.items()
     )

@@ -80,9 +80,12 @@ class NegotiatedProtocol:
     modern: bool = field(init=False)
     """Whether each request carries all it needs."""
     _headers: dict[tuple[str, Any], dict[str, str]] = field(init=False, default_factory=dict)
+    _plain_meta: dict[str, Any] = field(init=False)
+    """The `_meta` of most requests: their clients add nothing to it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "modern", is_modern(self.version))
+        object.__setattr__(self, "_plain_meta", self.meta({}, {}))
 
     def meta(self, forwarded: Object, capabilities: Object) -> dict[str, Any]:
         """Return the `_meta` of a request: what the caller sent, then what this version requires."""
@@ -101,11 +104,11 @@ class NegotiatedProtocol:
         What the client declares of extensions comes with their own methods alone: with it, a server may answer others
         in ways that only the extension defines.
         """
-        whole = dict(params)
-        capabilities = ctx.client.capabilities if self.modern and ctx.client is not None else {}
-        if not is_defined(method) and isinstance(ctx.client, SessionClient):
-            capabilities = {**capabilities, "extensions": dict(ctx.client.extensions)}
-        if meta := self.meta(ctx.meta, capabilities):
+        whole, client = dict(params), ctx.client
+        capabilities = client.capabilities if self.modern and client is not None else _EMPTY
+        if client is not None and not is_defined(method) and isinstance(client, SessionClient):
+            capabilities = {**capabilities, "extensions": dict(client.extensions)}
+        if meta := self.meta(ctx.meta, capabilities) if capabilities or ctx.meta else self._plain_meta.copy():
             whole["_meta"] = meta
         if self.modern and ctx.input_responses is not None:
             whole["inputResponses"] = dict(ctx.input_responses)

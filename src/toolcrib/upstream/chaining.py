@@ -35,6 +35,7 @@ from toolcrib.types import (
 )
 from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.catalog.listing import EXECUTE_TOOL, META_TOOLS, SEARCH_TOOL, RemoteTool
+from toolcrib.upstream.deadlines import Deadline
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.remote_server import Logins
 from toolcrib.upstream.server import UpstreamServer
@@ -176,7 +177,7 @@ class ChainedServer(UpstreamServer):
 
         async def ask(place: int, arguments: dict[str, Any]) -> None:
             try:
-                replies[place] = await self._call(ctx, search, arguments)
+                replies[place] = await self._run(ctx, search, arguments, search.own_name, Deadline(math.inf))
             except ExecutionFailed as error:
                 failures.append(error)
 

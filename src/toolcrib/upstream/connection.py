@@ -26,13 +26,13 @@ from toolcrib.protocol.calling import (
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind, RpcError
 from toolcrib.protocol.headers import HeaderMap
 from toolcrib.protocol.messages import Notification, Request, RequestId
-from toolcrib.protocol.negotiation import Handshake, NegotiatedProtocol, ServerProfile
+from toolcrib.protocol.negotiation import Handshake, ServerProfile
 from toolcrib.protocol.versions import INPUT_REQUESTS, LOG_LEVEL_KEY, RELATED_TASK_KEY
 from toolcrib.sanitize import MAX_ERROR, MAX_INSTRUCTIONS, MAX_NAME, one_line
 from toolcrib.tracing import TRACING
-from toolcrib.types import Context, Object, ServerInfo
-from toolcrib.upstream.deadlines import CallDeadline, Deadline
-from toolcrib.upstream.forwarding import TASK_STATUS, ServerMessages, UpstreamExchange
+from toolcrib.types import Client, Context, Object, ServerInfo, SessionClient
+from toolcrib.upstream.deadlines import Deadline
+from toolcrib.upstream.forwarding import TASK_STATUS, ServerMessages, UpstreamExchange, refuse
 from toolcrib.upstream.open_calls import OpenCall
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -88,7 +88,7 @@ class CallerRequest(NamedTuple):
     params: Object
     header_map: HeaderMap | None = None
     """That of the called tool."""
-    limit: CallDeadline | None = None
+    limit: Deadline | None = None
     """A limit that does not run while the client answers a question."""
     open_call: OpenCall | None = None
     """What answers the server's questions in place of the client."""
@@ -138,8 +138,12 @@ class Connection:
     ) -> None:
         """`patience_s` is how long to wait for an answer that has to come."""
         self._session = session
+        self.protocol = session.protocol
+        """The version, and what it puts around requests; known once that was negotiated."""
         self._redact = redact
         self._patience_s = patience_s
+        self._names_requests = False
+        """Whether what the server sends says which request it belongs to, and only those get it that want it."""
         self._group: anyio.abc.TaskGroup | None = None
         self._begun = anyio.Event()
         self._pending = 0
@@ -177,6 +181,9 @@ class Connection:
             while True:
                 is_probe = request.method == "server/discover" and not self._session.is_patient
                 request = negotiation.send(await self._step(request, probe_s if is_probe else self._patience_s))
+        self.protocol = self._session.protocol
+        is_sorted = self.transport.has_response_streams or self.messages.users == "all"
+        self._names_requests = self.protocol.modern and is_sorted
         if not self.protocol.modern:
             await self.transport.post(INITIALIZED, self.protocol.headers("notifications/initialized"))
 
@@ -202,11 +209,6 @@ class Connection:
             await self._idle.wait()
 
     # -- what was agreed on ----------------------------------------------------------------------------------------
-
-    @property
-    def protocol(self) -> NegotiatedProtocol:
-        """The version, and what it puts around requests."""
-        return self._session.protocol
 
     @property
     def profile(self) -> ServerProfile:
@@ -241,12 +243,14 @@ class Connection:
 
         Raises `ExchangeError`, and `InvalidArguments` for params that cannot be encoded as JSON.
         """
-        ctx, params = request.ctx, self.protocol.params(request.ctx, request.params, request.method)
-        if ctx.client is None:
-            raw = await self._send(request.method, params, request.header_map)
+        ctx, method = request.ctx, request.method
+        client, params = ctx.client, self.protocol.params(ctx, request.params, method)
+        if client is None or (self._names_requests and not _may_reach(client, ctx)):
+            on_message = self._receive_unclaimed if client is None else self._receive_unheard
+            raw = await self._send(method, params, request.header_map, on_message)
             return await self._task_result(request, raw, None) if "task" in params else raw
         running = UpstreamExchange(
-            ctx.client,
+            client,
             self.messages.logs,
             may_ask=self.messages.may_ask,
             wants_logs=self.protocol.modern and LOG_LEVEL_KEY in ctx.meta,
@@ -257,7 +261,7 @@ class Connection:
             running.ask, request.open_call.on_client = request.open_call.ask, running.replace_client
         self.messages.track(running)
         try:
-            raw = await self._send(request.method, params, request.header_map, running)
+            raw = await self._send(method, params, request.header_map, running=running)
             return await self._task_result(request, raw, running) if "task" in params else raw
         finally:
             self.messages.untrack(running)
@@ -308,32 +312,40 @@ class Connection:
         method: str,
         params: dict[str, Any],
         header_map: HeaderMap | None = None,
+        on_message: OnMessage | None = None,
         running: UpstreamExchange | None = None,
     ) -> dict[str, Any]:
-        with TRACING.request(method, params):
-            reporting = running if running is not None and running.wants_progress else None
-            try:
-                request = self._session.request(method, params, header_map, wants_progress=reporting is not None)
-            except (ValueError, TypeError) as error:
-                raise _not_json() from error
-            if reporting is not None:
-                self._reporting[request.id] = reporting
-            on_message = self._receive_unclaimed if running is None else partial(self._receive_for, running)
-            self._pending += 1
-            try:
-                return await self._exchange(request, on_message)
-            except anyio.get_cancelled_exc_class():
-                if running is not None:
-                    running.raise_failure()
-                raise
-            finally:
-                self._reporting.pop(request.id, None)
-                self._pending -= 1
-                if not self._pending and self._idle is not None:
-                    self._idle.set()
-                    self._idle = None
+        """Send a request, and return its result. What comes before it belongs to the running request of a caller, if
+        there is one. Raises `ExchangeError`.
+        """
+        on_message = on_message or (self._receive_unclaimed if running is None else partial(self._receive_for, running))
+        self._pending += 1
+        try:
+            if not TRACING.is_on:
+                return await self._exchange(self._outgoing(method, params, header_map, running), on_message, running)
+            with TRACING.request(method, params):
+                return await self._exchange(self._outgoing(method, params, header_map, running), on_message, running)
+        finally:
+            self._pending -= 1
+            if not self._pending and self._idle is not None:
+                self._idle.set()
+                self._idle = None
 
-    async def _exchange(self, request: OutgoingRequest, on_message: OnMessage) -> dict[str, Any]:
+    def _outgoing(
+        self, method: str, params: dict[str, Any], header_map: HeaderMap | None, running: UpstreamExchange | None
+    ) -> OutgoingRequest:
+        wants_progress = running is not None and running.wants_progress
+        try:
+            request = self._session.request(method, params, header_map, wants_progress=wants_progress)
+        except (ValueError, TypeError) as error:
+            raise _not_json() from error
+        if running is not None and wants_progress:
+            self._reporting[request.id] = running
+        return request
+
+    async def _exchange(
+        self, request: OutgoingRequest, on_message: OnMessage, running: UpstreamExchange | None = None
+    ) -> dict[str, Any]:
         """Return the result of a request. Raises `ExchangeError`."""
         try:
             return result_of(await self.transport.exchange(request, on_message))
@@ -343,7 +355,12 @@ class Connection:
             raise await self._failure(error) from error
         except anyio.get_cancelled_exc_class():
             await self._cancel(request)
+            if running is not None:
+                running.raise_failure()
             raise
+        finally:
+            if running is not None:
+                self._reporting.pop(request.id, None)
 
     async def _cancel(self, request: OutgoingRequest) -> None:
         """Notify the server that nothing waits for the response any more."""
@@ -406,6 +423,19 @@ class Connection:
             self._start_answer(event, None)
         else:
             self._note(event)
+
+    async def _receive_unheard(self, message: Message) -> None:
+        """Take a message that came with the response to a request of a client which gets nothing but its result."""
+        event = self._session.receive(message)
+        match event:
+            case Request():
+                self._start_answer(event, partial(_refused, event.method))
+            case Notification("notifications/message", params):
+                self.messages.logs.accept(params or {})
+            case Notification(method) if method in _CLIENT_NOTIFICATIONS:
+                pass
+            case _:
+                self._note(event)
 
     def _note(self, event: Event | None) -> None:
         """Take what concerns the connection, or no request in particular."""
@@ -534,6 +564,17 @@ async def _outcome_of(question: Request, ask: Ask | None) -> Object | RpcError:
         return await ask()
     except RpcError as error:
         return error
+
+
+async def _refused(method: str) -> Object:
+    return refuse(method)
+
+
+def _may_reach(client: Client, ctx: Context) -> bool:
+    """Whether a server of a newer version may have something for a client before the result."""
+    if not isinstance(client, SessionClient) or not client.is_modern:
+        return True
+    return client.wants_progress or LOG_LEVEL_KEY in ctx.meta
 
 
 def _not_json() -> InvalidArguments:

@@ -5,6 +5,7 @@ finds results beside a deadline that has passed meanwhile, and they count.
 """
 
 import asyncio
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import takewhile
@@ -22,29 +23,24 @@ class SharedTimer:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[Deadline, None] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.waiting: dict[Deadline, None] = {}
+        """Those whose blocks have not ended."""
+        self.loop: asyncio.AbstractEventLoop | None = None
         """Where the timer runs; None without one."""
 
-    def add(self, deadline: "Deadline", loop: asyncio.AbstractEventLoop) -> None:
-        """Have the deadline end its block in time."""
-        self._waiting[deadline] = None
-        if self._loop is not loop:
-            self._loop = loop
-            loop.call_at(deadline.at, self._expire, loop)
-
-    def discard(self, deadline: "Deadline") -> None:
-        """Forget a deadline."""
-        self._waiting.pop(deadline, None)
+    def start(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        """Run from now on; the first deadline passes at this time."""
+        self.loop = loop
+        loop.call_at(at, self._expire, loop)
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        for deadline in tuple(takewhile(lambda one: one.at <= now, self._waiting)):
-            self.discard(deadline)
+        for deadline in tuple(takewhile(lambda one: one.at <= now, self.waiting)):
+            del self.waiting[deadline]
             deadline.expire()
-        first = next(iter(self._waiting), None)
+        first = next(iter(self.waiting), None)
         if first is None:
-            self._loop = None
+            self.loop = None
         else:
             loop.call_at(first.at, self._expire, loop)
 
@@ -52,25 +48,36 @@ class SharedTimer:
 class Deadline:
     """Ends the block that it is entered around, with `TimeoutError`, for one task.
 
-    Cheaper than a scope of anyio, because a call needs one. Cancels the task natively, as `asyncio.timeout` does.
+    Passes some time after the block began or last reported progress, and later for good. The time in which a person
+    answers a question does not count. Cheaper than a scope of anyio, because a call needs one. Cancels the task
+    natively, as `asyncio.timeout` does.
     """
 
     # Most calls need none of these, so that they are not set for each.
     _task: "asyncio.Task[object] | None" = None
     """The task inside of the block."""
+    _timer: asyncio.TimerHandle | None = None
+    """None outside of the block, while the time does not run, and with a shared timer."""
     _cancelling = 0
     _is_read = False
     """Whether what had arrived at the deadline was read."""
     _failure: BaseException | None = None
+    _pauses = 0
+    """How many questions wait for an answer."""
+    _paused_at = 0.0
+    is_extended = False
+    """Whether the block has reported progress."""
 
-    def __init__(self, seconds: float, shared: SharedTimer | None = None) -> None:
-        """The time begins when it is entered. `shared` is for deadlines of this length alone."""
+    def __init__(self, seconds: float, most_s: float = 0.0, shared: SharedTimer | None = None) -> None:
+        """The time begins when it is entered, and is `most_s` at most, however often it is extended; an infinite time
+        never passes. `shared` is for deadlines of this length alone.
+        """
         self._seconds = seconds
+        self._more_s = most_s - seconds
+        """How much later it may still become."""
         self._shared = shared
         self.at = 0.0
         """When it passes, on the event loop's clock."""
-        self._timer: asyncio.TimerHandle | None = None
-        """None outside of the block, and while the time does not run."""
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -79,16 +86,21 @@ class Deadline:
             self._cancelling = cancelling
         self.at = at = loop.time() + self._seconds
         if self._shared is None:
-            self._timer = loop.call_at(at, self.expire)
+            self._run(at)
         else:
-            self._shared.add(self, loop)
+            self._shared.waiting[self] = None
+            if self._shared.loop is not loop:
+                self._shared.start(loop, at)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        self._stop()
+        if self._shared is None or self._timer is not None:
+            self._stop()
+        else:
+            self._shared.waiting.pop(self, None)
         if self._failure is None or task is None:
             return
         # The task may have been cancelled from outside too, and that has to be passed on.
@@ -101,18 +113,19 @@ class Deadline:
             self._failure = failure
             self._task.cancel()
 
+    def _run(self, at: float) -> None:
+        """Have the block end at this time, by a timer of its own."""
+        self.at, self._is_read = at, False
+        if at < math.inf:
+            self._timer = asyncio.get_running_loop().call_at(at, self.expire)
+
     def _stop(self) -> None:
         """Let the time run no longer."""
         if self._shared is not None:
-            self._shared.discard(self)
+            self._shared.waiting.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _move(self, at: float) -> None:
-        self._stop()
-        self.at, self._is_read = at, False
-        self._timer = asyncio.get_running_loop().call_at(at, self.expire)
 
     def expire(self) -> None:
         """End the block, unless what has arrived does so first."""
@@ -126,28 +139,9 @@ class Deadline:
         late_s = loop.time() - self.at
         self._timer = loop.call_later(min(late_s, _MAX_READ_S), self.expire)
 
-
-class CallDeadline(Deadline):
-    """When a request ends that is not answered: some time after it last reported progress, and later for good.
-
-    The time in which a person answers a question counts for neither.
-    """
-
-    _pauses = 0
-    """How many questions wait for an answer."""
-    _paused_at = 0.0
-    is_extended = False
-    """Whether the request has reported progress."""
-
-    def __init__(self, idle_s: float, most_s: float, shared: SharedTimer | None = None) -> None:
-        """`shared` is for deadlines with this `idle_s` alone."""
-        super().__init__(idle_s, shared)
-        self._more_s = max(0.0, most_s - idle_s)
-        """How much later it may still become."""
-
     @property
     def is_last(self) -> bool:
-        """Whether no progress gives the request more time."""
+        """Whether no progress gives the block more time."""
         return self._more_s <= 0
 
     def extend(self) -> None:
@@ -157,7 +151,8 @@ class CallDeadline(Deadline):
             later_s = asyncio.get_running_loop().time() + self._seconds - self.at
             added_s = min(later_s, self._more_s)
             self._more_s -= added_s
-            self._move(self.at + added_s)
+            self._stop()
+            self._run(self.at + added_s)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -179,9 +174,10 @@ class CallDeadline(Deadline):
         if self._pauses == 0:
             passed_s = asyncio.get_running_loop().time() - self._paused_at
             if self._task is not None:
-                self._move(self.at + passed_s)
+                self._stop()
+                self._run(self.at + passed_s)
 
 
-def paused(limit: CallDeadline | None) -> AbstractContextManager[None]:
+def paused(limit: Deadline | None) -> AbstractContextManager[None]:
     """Stop a deadline inside the block, if there is one."""
     return nullcontext() if limit is None else limit.paused()

@@ -22,7 +22,7 @@ from toolcrib.protocol.versions import INPUT_REQUESTS, RELATED_TASK_KEY
 from toolcrib.providers.base import LogAudience
 from toolcrib.sanitize import MAX_ERROR, MAX_NAME, one_line, paragraphs
 from toolcrib.types import Client, Context, Object, SessionClient, TaskRequest, Unsubscribe
-from toolcrib.upstream.deadlines import CallDeadline, paused
+from toolcrib.upstream.deadlines import Deadline, paused
 from toolcrib.upstream.redact import Redactor
 from toolcrib.wire import readable_question
 
@@ -172,7 +172,7 @@ class UpstreamExchange:
         *,
         may_ask: bool,
         wants_logs: bool = False,
-        limit: CallDeadline | None = None,
+        limit: Deadline | None = None,
         task: str = "",
     ) -> None:
         """`may_ask` is whether the server may ask the client, `wants_logs` whether the request itself asks for log

@@ -6,6 +6,7 @@ asked while its call waits. Any other client gets an error with the address.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from toolcrib.errors import (
     UpstreamError,
 )
 from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.headers import HeaderMap
 from toolcrib.protocol.versions import TASKS_EXTENSION
 from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import (
@@ -42,7 +44,7 @@ from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.catalog.listing import RemoteTool
 from toolcrib.upstream.catalog.pins import TRUST_META
 from toolcrib.upstream.connection import CallerRequest, Connection
-from toolcrib.upstream.deadlines import CallDeadline, Deadline, SharedTimer, paused
+from toolcrib.upstream.deadlines import Deadline, SharedTimer, paused
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.remote_server import Listeners, Logins, RemoteServer
@@ -182,7 +184,7 @@ class UpstreamServer(RemoteServer):
         `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for arguments that are not
         JSON.
         """
-        if is_open_call(ctx) and (earlier := self._open_calls.earlier) is not None:
+        if ctx.request_state is not None and (earlier := self._open_calls.earlier) is not None:
             holding = earlier.holding(ctx)
             if holding is not None:
                 return self._read(_read_call, await holding.resume(ctx))
@@ -210,45 +212,47 @@ class UpstreamServer(RemoteServer):
             raise await self._not_connected(ctx)
         return known
 
-    async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
-        """Call the tool within the call timeout; `name` is the tool that a timeout error names."""
-        deadline = self._deadline()
-        try:
-            with deadline:
-                return await self._call(ctx, tool, arguments, deadline)
-        except TimeoutError:
-            raise self._timeout(name, deadline) from None
-
-    def _deadline(self) -> CallDeadline:
-        return CallDeadline(self.options.call_timeout_s, self.options.call_max_timeout_s, self._timer)
-
-    async def _call(
-        self, ctx: Context, tool: RemoteTool, arguments: Object, limit: CallDeadline | None = None
+    async def _run(
+        self, ctx: Context, tool: RemoteTool, arguments: Object, name: str, limit: Deadline | None = None
     ) -> ToolResult:
+        """Call the tool within the limit, or the call timeout; `name` is the tool that a timeout error names."""
         sent = dict(arguments) if tool.override is None else tool.override.arguments_for(arguments)
         params: dict[str, Any] = {"name": tool.own_name, "arguments": sent}
         if ctx.task is not None and tool.tool.may_be_task:
             params["task"] = {} if ctx.task.ttl_ms is None else {"ttl": ctx.task.ttl_ms}
         elif tool.is_task:
             params["task"] = {}
-        raw = await self._request(CallerRequest(ctx, "tools/call", params, tool.header_map, limit))
-        if self.status.stale:
+        raw = await self._request(ctx, "tools/call", params, name, limit, tool.header_map)
+        if self._supervisor.status_store.status.stale:
             self._supervisor.wake()
         return self._read(_read_call, raw)
 
-    async def _request(self, request: CallerRequest) -> dict[str, Any]:
-        """Send a caller's request, and return its raw result; or what an older server asks, for a newer client."""
+    async def _request(
+        self,
+        ctx: Context,
+        method: str,
+        params: Object,
+        name: str = "",
+        limit: Deadline | None = None,
+        header_map: HeaderMap | None = None,
+    ) -> dict[str, Any]:
+        """Send a caller's request, and return its raw result; or what an older server asks, for a newer client.
+
+        It ends within the limit, which is that of calls if there is none; a timeout error names what `name` says.
+        """
+        limit = limit or Deadline(self.options.call_timeout_s, self.options.call_max_timeout_s, self._timer)
+        request = CallerRequest(ctx, method, params, header_map, limit)
         self._running += 1
         try:
-            return await (self._route(request) if self._logins is None else self._with_login(self._logins, request))
+            with limit:
+                return await (self._route(request) if self._logins is None else self._with_login(self._logins, request))
+        except TimeoutError:
+            raise self._timeout(name or method, limit) from None
         finally:
-            self._ended()
-
-    def _ended(self) -> None:
-        self._running -= 1
-        if not self._running and self._idle is not None:
-            self._idle.set()
-            self._idle = None
+            self._running -= 1
+            if not self._running and self._idle is not None:
+                self._idle.set()
+                self._idle = None
 
     async def _with_login(self, logins: Logins, request: CallerRequest) -> dict[str, Any]:
         """Do the same for a server that may need a login: ask the client to have its user log in."""
@@ -274,28 +278,26 @@ class UpstreamServer(RemoteServer):
             await self._wait_login(logins, ctx, request.limit)
             return await self._route(request)
 
-    async def _wait_login(self, logins: Logins, ctx: Context, limit: CallDeadline | None) -> None:
+    async def _wait_login(self, logins: Logins, ctx: Context, limit: Deadline | None) -> None:
         with paused(limit):
             await logins.wait_ended(ctx, self.options, LOGIN_WAIT_S)
         self._supervisor.expect_login()
 
     async def _route(self, request: CallerRequest) -> dict[str, Any]:
         """Resume an open call, open one, or send the request."""
-        if self._is_modern():
+        connection = self._supervisor.connection
+        if connection is not None and connection.protocol.modern:
             return await self._send(request)
         ctx = request.ctx
         await self._supervisor.declare_client(ctx)
-        if is_open_call(ctx) and not self._is_modern():
+        connection = self._supervisor.connection
+        is_modern = connection is not None and connection.protocol.modern
+        if is_open_call(ctx) and not is_modern:
             return await self._open_calls.resume(ctx)
         if not self._stays_open(ctx):
             return await self._send(request)
         first = request._replace(ctx=replace(ctx, input_responses=None, request_state=None))
         return await self._open_calls.begin(ctx, lambda call: self._send(first._replace(open_call=call)))
-
-    def _is_modern(self) -> bool:
-        """Whether the server ends a request with its questions itself, so that no call of it stays open here."""
-        connection = self._supervisor.connection
-        return connection is not None and connection.protocol.modern
 
     def _stays_open(self, ctx: Context) -> bool:
         """Whether the server may ask during the request, and its client answers by repeating it."""
@@ -316,7 +318,11 @@ class UpstreamServer(RemoteServer):
         session_lost = False
         pauses: Iterator[float] | None = None
         while True:
+            shared = self._supervisor.connection
             try:
+                if shared is not None and not self._supervisor.sessions.wants_own(request.ctx):
+                    shared.messages.record_caller(request.ctx)
+                    return await shared.request(request)
                 lease = await self._lease(request.ctx)
                 try:
                     return await lease.connection.request(request)
@@ -389,14 +395,10 @@ class UpstreamServer(RemoteServer):
 
         A client waits for `tasks/result` for as long as it likes.
         """
-        request = CallerRequest(ctx, method, {"taskId": task_id})
+        params = {"taskId": task_id}
         if method == "tasks/result":
-            return self._read(read_result, await self._request(request))
-        try:
-            with Deadline(self.options.call_timeout_s):
-                return ToolResult(kind="task", structured=await self._request(request))
-        except TimeoutError:
-            raise self._timeout(method) from None
+            return self._read(read_result, await self._request(ctx, method, params, limit=Deadline(math.inf)))
+        return ToolResult(kind="task", structured=await self._request(ctx, method, params))
 
     # -- prompts and resources -------------------------------------------------------------------------------------
 
@@ -409,13 +411,7 @@ class UpstreamServer(RemoteServer):
 
         Raises as `call_tool` does.
         """
-        deadline = self._deadline()
-        try:
-            with deadline:
-                raw = await self._request(CallerRequest(ctx, method, params, limit=deadline))
-        except TimeoutError:
-            raise self._timeout(method, deadline) from None
-        return self._read(partial(read_document, method), raw)
+        return self._read(partial(read_document, method), await self._request(ctx, method, params))
 
     def extensions(self) -> Mapping[str, Object]:
         """Return the extensions that it declared when it was connected, other than tasks: no client of it gets one."""
@@ -427,12 +423,7 @@ class UpstreamServer(RemoteServer):
 
     async def request_extension(self, ctx: Context, method: str, params: Object) -> ToolResult:
         """Return the whole result of a method that no version defines, unread. Raises as `call_tool` does."""
-        deadline = self._deadline()
-        try:
-            with deadline:
-                return ToolResult(structured=await self._request(CallerRequest(ctx, method, params, limit=deadline)))
-        except TimeoutError:
-            raise self._timeout(method, deadline) from None
+        return ToolResult(structured=await self._request(ctx, method, params))
 
     async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call back with the URI whenever the resource, or one below it, changed.
@@ -496,7 +487,7 @@ class UpstreamServer(RemoteServer):
             return self._unavailable(reason)
         return await self._logins.require(ctx, self.options, reason, shared=shared)
 
-    def _timeout(self, name: str, deadline: CallDeadline | None = None) -> CallTimeout:
+    def _timeout(self, name: str, deadline: Deadline | None = None) -> CallTimeout:
         """The error for a request that has met its deadline; it says which limit that was."""
         limit, seconds, what = "timeouts.call", self.options.call_timeout_s, f"did not answer {name} within"
         if deadline is not None and deadline.is_extended and deadline.is_last:

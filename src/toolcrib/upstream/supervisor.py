@@ -111,7 +111,8 @@ class Supervisor:
         self._logins = logins
         self._redact = Redactor(options)
         self._lister = ToolLister(options, fleet)
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
+        """The connection, while it is open."""
         self._may_connect = not options.problem
         own_s = options.retry_interval_s
         self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _MIN_RETRY_S)
@@ -157,16 +158,10 @@ class Supervisor:
 
     # -- for calls -------------------------------------------------------------------------------------------------
 
-    @property
-    def connection(self) -> Connection | None:
-        """The connection, while it is open."""
-        connection = self._connection
-        return connection if connection is not None and not connection.transport.closed.is_set else None
-
     async def wait_connected(self) -> Connection | None:
         """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
-        if (connection := self.connection) is not None:
-            return connection
+        if self.connection is not None:
+            return self.connection
         self.wake()
         status = self.status_store.status
         first_start = status.cached and not status.hung and status.state in _STARTING
@@ -183,8 +178,8 @@ class Supervisor:
 
     def record_caller(self, ctx: Context) -> None:
         """Remember that this caller uses the shared connection."""
-        if self._connection is not None:
-            self._connection.messages.record_caller(ctx)
+        if self.connection is not None:
+            self.connection.messages.record_caller(ctx)
 
     async def declare_client(self, ctx: Context) -> None:
         """Open a program of an older version again for its first client, if it can be asked something.
@@ -384,7 +379,7 @@ class Supervisor:
                 retry_after_s = max(getattr(cause, "retry_after_s", 0.0) for cause in flatten_errors(error))
                 closed_on_discover = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
             finally:
-                self._connection = None
+                self._disconnected()
         if limit.cancelled_caught:
             if ready_at is None:
                 self.status_store.update(self.status_store.status.state, hung=True)
@@ -461,7 +456,9 @@ class Supervisor:
     # -- while it is ready -----------------------------------------------------------------------------------------
 
     def _ready(self, connection: Connection, tool_list: ToolList) -> None:
-        self._connection = connection
+        if not connection.transport.closed.is_set:
+            self.connection = connection
+            connection.transport.closed.on_set = self._disconnected
         self.sessions.attach(modern=connection.protocol.modern)
         self.document_lister.attach(connection)
         if self.document_lister.documents is not None:
@@ -475,6 +472,9 @@ class Supervisor:
         )
         if self._adopt(connection, tool_list) and had_catalog:
             self.found_changes.notify()
+
+    def _disconnected(self) -> None:
+        self.connection = None
 
     async def _read_tools(self, connection: Connection) -> ToolList:
         """Read the tool list; where changes are held, with the trusted versions in place of changed ones."""

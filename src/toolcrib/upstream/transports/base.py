@@ -32,6 +32,8 @@ class CloseEvent:
         self.reconnect = False
         """Whether to connect again at once: the server is up, and only lost our session."""
         self.is_set = False
+        self.on_set: Callable[[], object] | None = None
+        """Called when it is set."""
         self._event = anyio.Event()
 
     def set(self, reason: str, *, reconnect: bool = False) -> None:
@@ -39,6 +41,8 @@ class CloseEvent:
         if not self.is_set:
             self.is_set, self.reason, self.reconnect = True, reason, reconnect
             self._event.set()
+            if self.on_set is not None:
+                self.on_set()
 
     async def wait(self) -> None:
         await self._event.wait()
@@ -112,6 +116,9 @@ class Transport(Protocol):
 
 def result_of(message: Message) -> dict[str, Any]:
     """Return the result in an outcome. Raises `RpcError` for its error, and `ExchangeError` if it has neither."""
+    result = message.get("result")
+    if type(result) is dict:
+        return result
     result = as_result(message)
     if result is not None:
         return result

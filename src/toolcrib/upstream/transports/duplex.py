@@ -14,7 +14,7 @@ import anyio.lowlevel
 
 from toolcrib.protocol.calling import OutgoingRequest, same_id
 from toolcrib.protocol.failures import PARSE_ERROR, ExchangeError, FailureKind
-from toolcrib.protocol.messages import RequestId, encode_object
+from toolcrib.protocol.messages import RequestId, encode_object, parse_json
 from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, Message, OnMessage
@@ -138,9 +138,21 @@ class DuplexTransport(ABC):
         lines = LineSplitter(self._expected.bounds)
         while True:
             chunk = await receive()
+            if lines.is_between and self._take_answer(chunk):
+                continue
             pause_s = await self._take_lines(lines, chunk)
             await asyncio.sleep(pause_s)
             await take_turn(lines.pending_bytes, len(chunk))
+
+    def _take_answer(self, chunk: bytes) -> bool:
+        """Take a chunk that is the answer to a request, as most chunks are. Returns whether it is."""
+        if len(chunk) > self._expected.plain_bytes or chunk.find(b"\n") != len(chunk) - 1:
+            return False
+        try:
+            message = parse_json(chunk)
+        except ValueError:
+            return False
+        return isinstance(message, dict) and self._settle(message)
 
     async def _take_lines(self, lines: LineSplitter, chunk: bytes) -> float:
         """Take the messages that the chunk completes. Returns the pause after it, for noise or a flood."""

@@ -79,6 +79,11 @@ class LineSplitter:
         self._lost: OversizedLine | None = None
 
     @property
+    def is_between(self) -> bool:
+        """Whether the next chunk begins with a line."""
+        return not self._parts and self._lost is None
+
+    @property
     def overflowing(self) -> bool:
         """Whether the incomplete line is already too long."""
         return self._lost is not None
@@ -130,6 +135,8 @@ class ExpectedResponses:
 
     def __init__(self, options: ServerOptions) -> None:
         self._result, self._list = result_bounds(options), list_bounds(options)
+        self.plain_bytes = min(self._result.bytes, self._result.nodes)
+        """A line that is not longer breaks no bounds."""
         self._lists: dict[RequestId | None, None] = {}
 
     def add_list(self, request_id: RequestId) -> None:

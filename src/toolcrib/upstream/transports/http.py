@@ -135,16 +135,19 @@ class HttpTransport:
 
     async def exchange(self, request: OutgoingRequest, on_message: OnMessage) -> Message:
         """Send a request, and return its outcome."""
-        session = None if request.modern else self._session
-        if request.method in _HANDSHAKE:
+        session, requests = None if request.modern else self._session, self._requests
+        if requests is None or request.method in _HANDSHAKE:
             reply = await self._send(request.data, request.headers, session)
         else:
-            reply = await self._opened().send_for_caller(self._endpoint, request.headers, request.data, session)
+            reply = await requests.send_for_caller(self._endpoint, request.headers, request.data, session)
             self._endpoint = reply.url
         response = reply.response
         body = response.body
         if body is not None and len(body) <= self._plain_bytes and self._is_plain(response, request):
-            return _read_outcome(body)
+            try:
+                return _outcome_in(parse_json(body))
+            except ValueError as error:
+                raise _unreadable(error) from error
         bounds = self._list_bounds if request.method in LIST_METHODS else self._result_bounds
         try:
             return await self._read(reply, request, bounds, on_message, in_session=session is not None)
@@ -393,15 +396,6 @@ class _NoMore:
 
 
 _NO_MORE: Final = _NoMore()
-
-
-def _read_outcome(body: bytes) -> Message:
-    """Return the outcome in a short body. Raises `ExchangeError`."""
-    try:
-        value = parse_json(body)
-    except ValueError as error:
-        raise _unreadable(error) from error
-    return value if isinstance(value, dict) and is_outcome(value) else _outcome_in(value)
 
 
 async def _read_long_outcome(body: bytes, bounds: Bounds) -> Message:

@@ -138,20 +138,16 @@ class HttpConnection(asyncio.Protocol):
         self._has_head = self._has_length = self._is_json = self._is_streaming = self._is_paused = False
         self._keeps_alive = False
 
-    @property
-    def is_closing(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
+    def is_usable(self) -> bool:
+        """Whether an idle connection is open, and has got nothing that no request asked for.
 
-    def has_input(self) -> bool:
-        """Whether an idle connection was closed by the server, or got something that no request asked for.
-
-        The event loop may not have noticed yet, and a call that is sent then would be lost.
+        The event loop may not have noticed the end yet, and a call that is sent then would be lost.
         """
-        if self._transport is None:
-            return True
+        if self._transport is None or self._transport.is_closing():
+            return False
         if self._poll is not None:
-            return bool(self._poll(0))
-        return bool(select.select([self._transport.get_extra_info("socket").fileno()], (), (), 0)[0])
+            return not self._poll(0)
+        return not select.select([self._transport.get_extra_info("socket").fileno()], (), (), 0)[0]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has another base class
@@ -201,7 +197,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def end_response(self) -> None:
         """Return a connection to the pool whose response has arrived whole; close it otherwise."""
-        if self._is_complete and not self.is_closing:
+        if self._is_complete and self._is_open():
             self._release()
         else:
             self.close()
@@ -229,8 +225,7 @@ class HttpConnection(asyncio.Protocol):
             self.close()  # the server speaks out of turn
             return
         if not self._is_parsing:
-            data = self._held + data
-            plain = read_plain(data)
+            plain = read_plain(data := self._held + data)
             if plain is not None:
                 head, body = plain
                 self._held = b"" if len(body) == head.length else data
@@ -268,7 +263,10 @@ class HttpConnection(asyncio.Protocol):
 
     def _is_read(self) -> bool:
         """Whether a response has arrived whole, and was not passed on as a stream."""
-        return self._is_complete and not self._is_streaming and not self.is_closing
+        return self._is_complete and not self._is_streaming and self._is_open()
+
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     # -- called by the parser ------------------------------------------------------------------------------------
 

@@ -77,8 +77,10 @@ class ConnectionPool:
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
-            if now < self._usable_until(connection):
-                if not connection.is_closing and not connection.has_input():
+            kept_s = min(connection.kept_s, self._kept_s)
+            usable_s = min(KEEP_ALIVE_S, kept_s - min(_MARGIN_S, kept_s / 2))
+            if now < connection.idle_since + usable_s:
+                if connection.is_usable():
                     return connection
                 self._learn(connection)
             connection.close()
@@ -91,13 +93,6 @@ class ConnectionPool:
             self._cleanup = None
         for connection in tuple(self._open):
             connection.close()
-
-    def _usable_until(self, connection: HttpConnection) -> float:
-        """Until when an idle connection may be used, by the loop's clock."""
-        kept_s = min(connection.kept_s, self._kept_s)
-        if kept_s == math.inf:
-            return connection.idle_since + KEEP_ALIVE_S
-        return connection.idle_since + min(KEEP_ALIVE_S, kept_s - min(_MARGIN_S, kept_s / 2))
 
     def _learn(self, connection: HttpConnection) -> None:
         """Note for how long the server has kept an idle connection that it closed."""

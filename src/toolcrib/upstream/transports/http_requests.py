@@ -126,6 +126,16 @@ class _Message:
     timeout_s: float | None = None
 
 
+class _KnownHead(NamedTuple):
+    """A head, and what it was made of. As long as it keeps the headers, nothing else has their identity."""
+
+    url: HttpUrl
+    headers: Mapping[str, str]
+    session: str | None
+    token: str | None
+    head: RequestHead
+
+
 class ServerRequests:
     """Sends requests to one server over its HTTP client. To be closed."""
 
@@ -150,9 +160,8 @@ class ServerRequests:
         self._refresh_needed = refresh_needed
         self._is_answered = False
         """Whether a request ever got a response."""
-        self._heads: dict[tuple[str | None, ...], RequestHead] = {}
-        """Those of recent POSTs to one address, by session, token and the other headers."""
-        self._heads_url: HttpUrl | None = None
+        self._heads: dict[int, _KnownHead] = {}
+        """Those of recent POSTs, by the identity of their headers, which requests share."""
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -163,7 +172,7 @@ class ServerRequests:
     ) -> Reply:
         """POST a message of a caller. Raises `ExchangeError`."""
         token = None if self._tokens is None else await self._token()
-        waiting = self._client.send_idle(self._head("POST", url, headers, session, token), content)
+        waiting = self._client.send_idle(self._head(url, headers, session, token), content)
         if waiting is None:
             return await self.send("POST", url, headers, content, session=session, for_caller=True)
         try:
@@ -240,7 +249,7 @@ class ServerRequests:
         raise ExchangeError(FailureKind.STATUS, f"it redirects more than {_MAX_REDIRECTS} times")
 
     async def _sent_once(self, message: "_Message", url: HttpUrl, token: str | None) -> Reply:
-        head = self._head(message.method, url, message.headers, message.session, token)
+        head = self._new_head(message.method, url, message.headers, message.session, token)
         try:
             response = await self._client.send(
                 head,
@@ -261,18 +270,15 @@ class ServerRequests:
             return ExchangeError(error.kind, f"{UNANSWERED}{SPEAKS_TLS}")
         return error
 
-    def _head(
-        self, method: str, url: HttpUrl, headers: Mapping[str, str], session: str | None, token: str | None
-    ) -> RequestHead:
-        if method != "POST":
-            return self._new_head(method, url, headers, session, token)
-        if url is not self._heads_url or len(self._heads) >= _MAX_HEADS:
-            self._heads_url, self._heads = url, {}
-        key = (session, token, *headers, *headers.values())
-        head = self._heads.get(key)
-        if head is None:
-            head = self._heads[key] = self._new_head(method, url, headers, session, token)
-        return head
+    def _head(self, url: HttpUrl, headers: Mapping[str, str], session: str | None, token: str | None) -> RequestHead:
+        """Return the head of a POST."""
+        known = self._heads.get(id(headers))
+        if known is None or known.url is not url or (known.session, known.token) != (session, token):
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            head = self._new_head("POST", url, headers, session, token)
+            known = self._heads[id(headers)] = _KnownHead(url, headers, session, token, head)
+        return known.head
 
     def _new_head(
         self, method: str, url: HttpUrl, headers: Mapping[str, str], session: str | None, token: str | None

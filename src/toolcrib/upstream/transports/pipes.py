@@ -86,29 +86,51 @@ def redirected_stdio(what: str) -> Iterator[tuple[int, int]]:
         release_stdio()
 
 
-class PipeWriter:
-    """The writing end of a pipe; owns the descriptor and sets it to non-blocking.
+class LineWriter:
+    """Writes lines to a pipe, in order: at once if there is room and none waits.
 
+    The others wait for a task of their own. If the task of a request wrote one, half of a line might be the end of it.
     asyncio's pipe transports keep the error of a broken pipe for a later caller; some versions only log it, and the
-    message is lost silently. Here the error is raised to the writer.
+    message is lost silently. Here the error is raised to the task that writes.
     """
 
     def __init__(self, fd: int) -> None:
+        """Owns the descriptor, and sets it to non-blocking."""
         os.set_blocking(fd, False)
         self._fd = fd
+        self._lines: deque[bytes] = deque()
+        """What waits, with what is being written first."""
+        self._changed = anyio.Event()
 
-    def send_now(self, data: bytes) -> bool:
-        """Write all of it at once; false if that cannot be done, and nothing was written."""
-        if self._fd == _CLOSED_FD or len(data) > _ATOMIC_BYTES:
+    def send_now(self, line: bytes) -> bool:
+        """Write a line at once; false if that cannot be done, and nothing was written."""
+        if self._lines or self._fd == _CLOSED_FD or len(line) > _ATOMIC_BYTES:
             return False
         try:
-            return os.write(self._fd, data) == len(data)
+            return os.write(self._fd, line) == len(line)
         except OSError:
             return False
 
-    async def send(self, data: bytes) -> None:
-        """Write all of it, for one writer at a time. Raises `OSError`, and `anyio.ClosedResourceError` when closed."""
-        left = memoryview(data)
+    async def send(self, line: bytes) -> None:
+        """Have a line written soon; waits while too many wait. Raises `anyio.ClosedResourceError`."""
+        while len(self._lines) >= _MAX_QUEUED and self._fd != _CLOSED_FD:
+            await self._changed.wait()
+        if self._fd == _CLOSED_FD:
+            raise anyio.ClosedResourceError
+        self._lines.append(line)
+        self._wake()
+
+    async def run(self) -> None:
+        """Write what waits. Raises `OSError`, and `anyio.ClosedResourceError` when closed."""
+        while True:
+            while self._lines:
+                await self._write(self._lines[0])
+                self._lines.popleft()
+                self._wake()
+            await self._changed.wait()
+
+    async def _write(self, line: bytes) -> None:
+        left = memoryview(line)
         await anyio.lowlevel.checkpoint()
         while left:
             if self._fd == _CLOSED_FD:
@@ -119,53 +141,12 @@ class PipeWriter:
                 await anyio.wait_writable(self._fd)
 
     def close(self) -> None:
-        """Close the descriptor; a waiting `send` raises."""
+        """Close the pipe; what waits raises."""
         fd, self._fd = self._fd, _CLOSED_FD
+        self._wake()
         if fd != _CLOSED_FD:
             anyio.notify_closing(fd)
             os.close(fd)
-
-
-class LineWriter:
-    """Writes lines to a pipe, in order: at once if there is room and none waits.
-
-    The others wait for a task of their own. If the task of a request wrote one, half of a line might be the end of it.
-    """
-
-    def __init__(self, pipe: PipeWriter) -> None:
-        self._pipe = pipe
-        self._lines: deque[bytes] = deque()
-        """What waits, with what is being written first."""
-        self._changed = anyio.Event()
-        self._closed = False
-
-    def send_now(self, line: bytes) -> bool:
-        """Write a line at once; false if that cannot be done, and nothing was written."""
-        return not self._lines and self._pipe.send_now(line)
-
-    async def send(self, line: bytes) -> None:
-        """Have a line written soon; waits while too many wait. Raises `anyio.ClosedResourceError`."""
-        while len(self._lines) >= _MAX_QUEUED and not self._closed:
-            await self._changed.wait()
-        if self._closed:
-            raise anyio.ClosedResourceError
-        self._lines.append(line)
-        self._wake()
-
-    async def run(self) -> None:
-        """Write what waits. Raises as `PipeWriter.send` does."""
-        while True:
-            while self._lines:
-                await self._pipe.send(self._lines[0])
-                self._lines.popleft()
-                self._wake()
-            await self._changed.wait()
-
-    def close(self) -> None:
-        """Close the pipe."""
-        self._closed = True
-        self._wake()
-        self._pipe.close()
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
@@ -221,7 +202,7 @@ class ParentStdio(DuplexTransport):
                 wire_in, wire_out = stack.enter_context(redirected_stdio("a server reached by stdio://"))
             except AlreadyStarted as error:
                 raise ExchangeError(FailureKind.UNSENT, error.message.rstrip(".")) from error
-            reader, self._writer = PipeReader(wire_in), LineWriter(PipeWriter(wire_out))
+            reader, self._writer = PipeReader(wire_in), LineWriter(wire_out)
             async with anyio.create_task_group() as group:
                 group.start_soon(self._read, reader)
                 group.start_soon(self._write)

@@ -29,7 +29,7 @@ from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import Message
 from toolcrib.upstream.transports.duplex import PIPE_CLOSED, DuplexTransport
 from toolcrib.upstream.transports.framing import FLOOD_PAUSE_S
-from toolcrib.upstream.transports.pipes import LineWriter, PipeWriter
+from toolcrib.upstream.transports.pipes import LineWriter
 
 _FLOOD_BYTES = 65536
 """The size of one read; that much at once on stderr is a flood."""
@@ -168,7 +168,7 @@ def _paragraph(lines: list[str]) -> str:
 async def _spawn(options: ServerOptions, redact: Redactor) -> "_ServerProgram":
     """Start the child, in a thread: the event loop would stand still until the new process runs its program."""
     theirs, ours = os.pipe()
-    stdin = LineWriter(PipeWriter(ours))
+    stdin = LineWriter(ours)
     start = partial(
         _start_program,
         [options.command, *options.args],
