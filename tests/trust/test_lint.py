@@ -18,7 +18,7 @@ from tests.growth import MAX_GROWTH, growth
 from toolcrib.trust.lint import lint_between, lint_tool, lint_tools
 from toolcrib.trust.obfuscation import plain_letters, skeleton
 from toolcrib.trust.phrases import find_phrases
-from toolcrib.trust.rules import RULES, Finding
+from toolcrib.trust.rules import Finding, meanings
 from toolcrib.types import Tool
 
 HERE = Path(__file__).parent
@@ -186,9 +186,9 @@ def test_a_finding_shows_the_sentence_that_misleads_and_not_the_one_before_it() 
 
 
 def test_every_rule_has_a_reason_and_advice() -> None:
-    assert all(rule.why and rule.advice.endswith(".") for rule in RULES.values())
+    assert all(rule.why and rule.advice.endswith(".") for rule in meanings().values())
     found = {one.rule for name in ("malicious", "benign") for _, tool in corpus(name) for one in lint_tool(tool)}
-    assert found <= RULES.keys()
+    assert found <= meanings().keys()
 
 
 def test_a_name_that_looks_like_another_servers_tool_is_found() -> None:
@@ -226,7 +226,7 @@ def test_a_definition_of_many_servers_is_checked_alone_and_with_the_others() -> 
 
 @given(st.text(max_size=300))
 def test_any_text_is_checked_without_an_error(text: str) -> None:
-    assert all(phrase.rule in RULES for phrase in find_phrases(text))
+    assert all(phrase.rule in meanings() for phrase in find_phrases(text))
 
 
 @given(st.text(max_size=40))

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 import toolcrib.trust
-from toolcrib.trust.patterns import PhraseRule, Signal, all_signals, phrase_rules, signals
 from toolcrib.trust.phrases import find_phrases
-from toolcrib.trust.rules import RULES
+from toolcrib.trust.rules import PhraseRule, Signal, all_signals, meanings, phrase_rules, signals
 
 RULE_FILES = Path(toolcrib.trust.__path__[0]) / "lint_rules"
 NAMED = tuple(signals().values())
@@ -79,7 +78,7 @@ def test_every_signal_is_used_and_every_rule_has_a_meaning() -> None:
         for signal in (condition.signal, condition.outside, condition.after, condition.beside)
     }
     assert set(all_signals()) <= used
-    assert {rule.name for rule in ENTRIES} <= RULES.keys()
+    assert {rule.name for rule in ENTRIES} <= meanings().keys()
     assert {rule.severity for rule in ENTRIES} == {"hard", "soft"}
 
 

@@ -345,8 +345,7 @@ def model_errors(model: str, *, hint: str = _MODEL_HINT) -> Iterator[None]:
         raise
     except Exception as error:  # downloads, parsers and runtimes each raise errors of their own
         raise SettingsError(
-            f"The embedding model {model!r} cannot be used: {_describe_error(error)}",
-            hint=hint,
+            f"The embedding model {model!r} cannot be used: {_describe_error(error)}", hint=hint
         ) from error
 
 

@@ -81,11 +81,7 @@ class _StrictLimits:
 
 
 def _tool_entry(tool: Tool, adapted: AdaptedSchema, name: str, *, deferred: bool) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "name": name,
-        "description": describe_tool(tool, adapted),
-        "input_schema": adapted.schema,
-    }
+    entry: dict[str, Any] = {"name": name, "description": describe_tool(tool, adapted), "input_schema": adapted.schema}
     if adapted.strict:
         entry["strict"] = True
     if deferred:

@@ -145,12 +145,7 @@ def search_tool(description: str = SEARCH_DESCRIPTION) -> dict[str, Any]:
 
     The tools that can be found need not be listed: `search_output` has their definitions.
     """
-    return {
-        "type": "tool_search",
-        "execution": "client",
-        "description": description,
-        "parameters": search_arguments(),
-    }
+    return {"type": "tool_search", "execution": "client", "description": description, "parameters": search_arguments()}
 
 
 def search_calls(response: Any) -> tuple[ToolCall, ...]:

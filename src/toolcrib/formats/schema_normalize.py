@@ -8,13 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from toolcrib.sanitize import echo
-from toolcrib.schema.signature import (
-    map_subschemas,
-    merge_schemas,
-    properties,
-    required,
-    resolve_pointer,
-)
+from toolcrib.schema.signature import map_subschemas, merge_schemas, properties, required, resolve_pointer
 from toolcrib.types import Object
 
 _MAX_PARTS: Final = 10_000

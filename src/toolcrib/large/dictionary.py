@@ -22,8 +22,6 @@ _FIRST_SIZE = 1024
 
 _MAX_RECENT_WORDS = 5_000
 """More new words than these are joined to the others, which takes a second for some hundred thousand words."""
-
-
 WordRow = tuple[int, str, str, int, int, bytes, float]
 """Number, text, stem, uses, begun names, short vector and its scale of a word."""
 

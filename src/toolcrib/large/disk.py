@@ -35,15 +35,7 @@ from toolcrib.large.records import (
     join_records,
     weights_of,
 )
-from toolcrib.large.store import (
-    StoredTool,
-    ToolStore,
-    add_tools,
-    note_done,
-    remove_tools,
-    set_meta,
-    write_words,
-)
+from toolcrib.large.store import StoredTool, ToolStore, add_tools, note_done, remove_tools, set_meta, write_words
 from toolcrib.search.candidates import CandidateQuery, search_candidates
 from toolcrib.search.features import SemanticModel, default_semantic_model, query_simhash
 from toolcrib.search.index import IndexView
@@ -452,8 +444,6 @@ class DiskIndex:
 
 
 _NO_FILTERS: Final = Filters()
-
-
 _TINY: Final = 1e-9
 """Less than any score."""
 

@@ -27,10 +27,7 @@ _BLOCK_FIELDS: Final[Mapping[str, tuple[Mapping[str, type], frozenset[str]]]] = 
     "image": ({"data": str, "mimeType": str}, frozenset()),
     "audio": ({"data": str, "mimeType": str}, frozenset()),
     "resource": ({"resource": Mapping}, frozenset()),
-    "resource_link": (
-        {"uri": str, "name": str},
-        frozenset({"title", "description", "mimeType", "size", "icons"}),
-    ),
+    "resource_link": ({"uri": str, "name": str}, frozenset({"title", "description", "mimeType", "size", "icons"})),
 }
 """The required fields of each kind of block, and the optional ones."""
 _OBJECT_FIELDS: Final = ("annotations", "_meta")

@@ -236,11 +236,7 @@ def validated(tool: Tool) -> Tool:
     _check_annotations(tool)
     copies = {name: _json_copy(tool, name) for name in _JSON_FIELDS}
     own = replace(
-        tool,
-        visibility=Visibility(tool.visibility),
-        keywords=tuple(tool.keywords),
-        tags=tuple(tool.tags),
-        **copies,
+        tool, visibility=Visibility(tool.visibility), keywords=tuple(tool.keywords), tags=tuple(tool.tags), **copies
     )
     _check_schema(own.id, "input_schema", own.input_schema)
     _check_output_schema(own)

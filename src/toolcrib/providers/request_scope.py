@@ -41,8 +41,6 @@ class RequestScope:
 
 
 _EMPTY_SCOPE: Final = RequestScope()
-
-
 _current_scope: ContextVar[RequestScope] = ContextVar("toolcrib_surroundings", default=_EMPTY_SCOPE)
 
 

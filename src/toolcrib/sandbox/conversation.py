@@ -54,34 +54,18 @@ from toolcrib.sandbox.result import FailureKind, ScriptError, ScriptResult, scri
 from toolcrib.types import JSON, Object
 
 ANSWER_HEADER: Final = struct.Struct(">IB")
-
-
 _log = logging.getLogger(__name__)
-
-
 _EXITS: Final[Mapping[int, FailureKind]] = {0: "protocol", 77: "memory", 78: "cpu"}
 """What the exit status of a worker means; see `worker/serve.py`."""
-
-
 _MAX_DETAIL_NODES: Final = 100
 """Values in the details of the end, besides the names of calls."""
-
-
 _FRAMES_PER_TURN: Final = 64
 """After so many frames other tasks get a turn."""
-
-
 _MAX_SLEEPS_PER_S: Final = 10
 """More than any worker of ours reports, which is one."""
-
-
 _MAX_LINE: Final = 1 << 20
-
-
 _BUSY_CPU_SHARE: Final = 0.05
 """A silent process that uses more of the time than this is computing; its processor limit will end it."""
-
-
 _FAILURE_MESSAGES: Final[dict[FailureKind, str]] = {
     "cpu": "the script used more processor time than it may: {limits.soft_cpu_s:g} seconds, or {limits.cpu_s:g} "
     "where it cannot be interrupted",

@@ -146,14 +146,8 @@ def hint_for(message: str, source: str, language: ScriptLanguage) -> str:
 # -- calls in the source -------------------------------------------------------------------------------------------
 
 _DOTTED_CALL = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)[ \t]*[.:][ \t]*([A-Za-z_]\w*)")
-
-
 _INDEXED_CALL = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)[ \t]*\[[ \t]*(\"[^\"\n]*\"|'[^'\n]*')[ \t]*\]")
-
-
 _LINE_END = re.compile("\n")
-
-
 _MAX_FOUND_CALLS: Final = 200
 
 
@@ -217,8 +211,6 @@ LUA_RESERVED: Final = frozenset(
         "while",
     ]
 )
-
-
 LUA_GLOBALS: Final = frozenset(
     [
         "_G",
@@ -271,26 +263,14 @@ LUA_GLOBALS: Final = frozenset(
     ]
 )
 """What a script has, and what other versions of Lua have: a server of such a name would be mistaken for it."""
-
-
 PYTHON_RESERVED: Final = frozenset({*keyword.kwlist, *keyword.softkwlist, "self", "cls"})
-
-
 PYTHON_GLOBALS: Final = frozenset({*sys.stdlib_module_names, *dir(builtins)})
-
-
 _NON_WORD = re.compile(r"[^A-Za-z0-9_]")
-
-
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
 _LUA_LITERALS = re.compile(
     r"""--\[(=*)\[.*?(?:\]\1\]|\Z)|--[^\n]*|\[(=*)\[.*?(?:\]\2\]|\Z)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?""",
     re.DOTALL,
 )
-
-
 _PYTHON_LITERALS = re.compile(
     r'''#[^\n]*|"""(?:[^\\]|\\.)*?(?:"""|\Z)|\'\'\'(?:[^\\]|\\.)*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?''',
     re.DOTALL,
@@ -407,9 +387,7 @@ _LUA_MISTAKES: Final = (
     Mistake(_lua_error(r"unexpected symbol near '`'"), _FENCE, re.compile("```")),
     Mistake(_lua_error(r"[^:]* near '!'"), 'In Lua, "not equal" is written ~=.', re.compile("!=")),
     Mistake(
-        _lua_error(r"[^:]* near '(?:[-+*/]|\.\.)'"),
-        "Lua has no +=: write x = x + 1.",
-        re.compile(r"(?:[-+*/]|\.\.)="),
+        _lua_error(r"[^:]* near '(?:[-+*/]|\.\.)'"), "Lua has no +=: write x = x + 1.", re.compile(r"(?:[-+*/]|\.\.)=")
     ),
     Mistake(_LUA_SYNTAX, "This is JavaScript, but it was run as Lua: write local x = 1.", _LOOKS_LIKE_JAVASCRIPT),
     Mistake(
@@ -427,8 +405,7 @@ _LUA_MISTAKES: Final = (
         "No module can be loaded; json is there without {0}.",
     ),
     Mistake(
-        _lua_error(r"attempt to \w+ a nil value \(global '(os|io|package|debug|http|socket|fetch)'\)"),
-        _REACHES_NOTHING,
+        _lua_error(r"attempt to \w+ a nil value \(global '(os|io|package|debug|http|socket|fetch)'\)"), _REACHES_NOTHING
     ),
     Mistake(
         _lua_error(r"attempt to call a server value \(global '(\w+)'\)"),
@@ -481,8 +458,6 @@ _PYTHON_MISTAKES: Final = (
         re.compile(r"^PermissionError"), "A script can compute and call tools, and reaches no file, process or network."
     ),
 )
-
-
 LUA: Final = ScriptLanguage(
     name="lua",
     title="Lua",
@@ -506,8 +481,6 @@ LUA: Final = ScriptLanguage(
     example_call=_lua_call,
     read_result='{server}.get({{handle = "{handle}"}}):await()',
 )
-
-
 PYTHON: Final = ScriptLanguage(
     name="python",
     title="Python",
@@ -527,10 +500,6 @@ PYTHON: Final = ScriptLanguage(
     example_call=_python_call,
     read_result='(await {server}.get(handle="{handle}"))',
 )
-
-
 LANGUAGES: Final[Mapping[str, ScriptLanguage]] = {one.name: one for one in (LUA, PYTHON)}
 """By name, the usual language first."""
-
-
 DEFAULT_LANGUAGE: Final = LUA.name

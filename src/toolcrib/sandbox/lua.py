@@ -149,12 +149,7 @@ def _encode_job(
 ) -> bytes:
     seed = [secrets.randbits(62), secrets.randbits(62)]  # forked processes would all draw the same numbers
     prelude = {"servers": server_entries(servers), "check": check, "seed": seed, **worker_limits(limits)}
-    job = {
-        "source": source,
-        "seccomp": seccomp_wish,
-        "limits": process_limits(limits),
-        "prelude": json.dumps(prelude),
-    }
+    job = {"source": source, "seccomp": seccomp_wish, "limits": process_limits(limits), "prelude": json.dumps(prelude)}
     return json.dumps(job).encode()
 
 

@@ -238,8 +238,6 @@ _RULE_TEXTS: tuple[tuple[Any, _RuleText], ...] = (
     (Kind.OneOfMultipleValid, lambda _kind, _: "fits several of its alternatives, and must fit only one"),
     (Kind.PropertyNames, lambda _kind, _: "holds a key that is not allowed"),
 )
-
-
 _MAX_MESSAGE = 800
 """Maximum length of a message, in characters."""
 _BACKTRACK_LIMIT = 100_000

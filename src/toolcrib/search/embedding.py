@@ -160,8 +160,6 @@ _EXAMPLES = (
     ("make the photo smaller", "resize image: Changes the width and height of a picture."),
 )
 """Requests and the texts of tools that fit them."""
-
-
 _SCALE_BYTES = 4
 
 

@@ -75,12 +75,7 @@ def search(
 
 
 def join_answers(
-    answers: Sequence["QueryAnswer"],
-    request: SearchRequest,
-    limit: int,
-    *,
-    is_cut: bool = False,
-    complete: bool = True,
+    answers: Sequence["QueryAnswer"], request: SearchRequest, limit: int, *, is_cut: bool = False, complete: bool = True
 ) -> SearchReply:
     """Join the answers to the first queries of a request; the note mentions the others.
 
@@ -122,8 +117,6 @@ def _merge_order(hit: Hit) -> tuple[bool, bool, float, float, str]:
 
 
 _LAST = (True, True, 1.0, 1.0, "")
-
-
 _new_reply = unchecked(SearchReply)
 
 
@@ -275,8 +268,6 @@ HOW_TO_ASK = "Ask in 2 to 6 words: verb, object, service."
 
 _MAX_PLAIN_WORDS = 15
 """A query with more words is a sentence, which finds its tool less often than a few words do."""
-
-
 _NO_FILTERS = Filters()
 
 _MAX_QUOTED = 60

@@ -16,13 +16,7 @@ from toolcrib.search.literals import literal_names
 from toolcrib.search.options import FIELD_NAMES, SearchOptions
 from toolcrib.search.ranking import RankedTool, Ranking
 from toolcrib.search.segment import Segment
-from toolcrib.search.signals import (
-    SIGNALS,
-    best_query_words,
-    is_among,
-    matching_pairs,
-    matching_verb,
-)
+from toolcrib.search.signals import SIGNALS, best_query_words, is_among, matching_pairs, matching_verb
 from toolcrib.search.text import STOP_WORDS, ParsedQuery, stem
 from toolcrib.types import Reason, ScorePart
 

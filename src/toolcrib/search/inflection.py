@@ -92,8 +92,6 @@ _ENGLISH_TELLING: Final = _ENGLISH - frozenset().union(*_STOPS.values())
 
 COMPOUNDING: Final = frozenset(("german", "dutch", "swedish"))
 """Languages that write several nouns as one word."""
-
-
 _NO_WORDS: Final[frozenset[str]] = frozenset()
 
 

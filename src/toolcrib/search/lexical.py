@@ -382,12 +382,7 @@ def _match_short_forms(
 
 
 def _expand(
-    view: IndexView,
-    term: QueryTerm,
-    table: WordPieceTable,
-    lexicon: Lexicon,
-    options: SearchOptions,
-    language: str,
+    view: IndexView, term: QueryTerm, table: WordPieceTable, lexicon: Lexicon, options: SearchOptions, language: str
 ) -> tuple[TermExpansion, ...]:
     """Expand a term to stems that visible tools have."""
     df, spans = view.spans(term.stem)

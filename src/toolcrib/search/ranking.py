@@ -140,11 +140,7 @@ def rank(
 
 
 def _read_query(
-    view: IndexView,
-    query: ParsedQuery,
-    options: SearchOptions,
-    lexicon: Lexicon,
-    embedded: Mapping[str, Floats] | None,
+    view: IndexView, query: ParsedQuery, options: SearchOptions, lexicon: Lexicon, embedded: Mapping[str, Floats] | None
 ) -> ReadQuery:
     model = view.parts[0].segment.model
     match = match_terms(view, query, model.table, lexicon, options)

@@ -40,11 +40,7 @@ class SpellingIndex:
         self._marks = _letter_marks(self.words)
 
     def near(
-        self,
-        word: str,
-        allowed: npt.NDArray[np.bool_] | None = None,
-        limit: int = 4,
-        weights: Numbers | None = None,
+        self, word: str, allowed: npt.NDArray[np.bool_] | None = None, limit: int = 4, weights: Numbers | None = None
     ) -> list[tuple[int, int]]:
         """Find the words that this one may stand for: their numbers and distances, the nearest first.
 

@@ -206,8 +206,6 @@ _SYLLABIC = re.compile(f"[{_HAN}\uac00-\ud7af]")
 """Characters that mean something alone."""
 
 _CHINESE_PARTICLES = re.compile("[的了吗呢吧呀我你您他她它们把被这那哪些么请帮]")
-
-
 _UNSPACED_CHAR = re.compile(rf"[{_CJK}{_UNSPACED}]")
 
 _ANALYZED = WordMemo(_analyze, 16_384)

@@ -1,8 +1,8 @@
 """What in a text misleads the model that reads it: orders to hide, to leak, to override, and to change other calls.
 
 A rule looks for a mechanism, not for a sentence: several signals within two sentences that come together where a text
-addresses the model, and rarely where it describes a tool. The rules are data, which `patterns` reads. Plain functions
-on text.
+addresses the model, and rarely where it describes a tool. The rules are data, which `rules` reads. Plain functions on
+text.
 """
 
 import re
@@ -15,8 +15,7 @@ from typing import Final
 
 from toolcrib.sanitize import visible
 from toolcrib.trust.obfuscation import ENGLISH, decoded_parts, plain_letters
-from toolcrib.trust.patterns import Passage, PhraseRule, phrase_rules
-from toolcrib.trust.rules import Severity
+from toolcrib.trust.rules import Passage, PhraseRule, Severity, phrase_rules
 
 _EXCERPT_CHARS: Final = 100
 _SEVERAL: Final = 2

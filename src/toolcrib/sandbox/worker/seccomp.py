@@ -79,10 +79,7 @@ _AARCH64: dict[str, int] = {
     "tgkill": 131,
     "getrandom": 278,
 }
-_MACHINES: dict[str, tuple[int, dict[str, int]]] = {
-    "x86_64": (0xC000003E, _X86_64),
-    "aarch64": (0xC00000B7, _AARCH64),
-}
+_MACHINES: dict[str, tuple[int, dict[str, int]]] = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
 
 
 def missing() -> str:

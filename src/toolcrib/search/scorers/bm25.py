@@ -130,12 +130,7 @@ class _FieldScale:
     def __init__(self, use: Bm25Options, tables: Sequence[WordPostings], view: IndexView) -> None:
         self.use = use
         labels, text = use.tags, use.text
-        by_field = {
-            Field.NAME: use.name,
-            Field.NAMESPACE: use.namespace,
-            Field.KEYWORDS: labels,
-            Field.TAGS: labels,
-        }
+        by_field = {Field.NAME: use.name, Field.NAMESPACE: use.namespace, Field.KEYWORDS: labels, Field.TAGS: labels}
         self.weights = np.array([by_field.get(field, text) for field in Field])
         self.average = _average_lengths(tables, view)
 

@@ -394,11 +394,7 @@ def _related_words(word: str, lexicon: Lexicon) -> dict[str, None]:
 DomainBits = npt.NDArray[np.int64]
 """The domains of each tool, one bit each."""
 
-_DOMAIN_FIELDS = (
-    (Field.NAME,),
-    (Field.NAMESPACE,),
-    (Field.DESCRIPTION, Field.TITLE, Field.KEYWORDS, Field.TAGS),
-)
+_DOMAIN_FIELDS = ((Field.NAME,), (Field.NAMESPACE,), (Field.DESCRIPTION, Field.TITLE, Field.KEYWORDS, Field.TAGS))
 """The fields that show the domain of a tool, in order: the name, else the namespace, else the texts."""
 
 
