@@ -17,7 +17,7 @@ import pytest
 from tests.growth import MAX_GROWTH, growth, repeated
 
 import toolcrib
-from toolcrib.trust import patterns
+from toolcrib.trust import rules
 
 UNITS: Final = (
     *(
@@ -175,7 +175,7 @@ def _patterns() -> dict[str, _Pattern]:
                 found[f"{module.__name__}.{name}[{number}]"] = _Pattern(pattern, anchored)
         for number, (method, pattern) in enumerate(_in_functions(path)):
             found[f"{module.__name__}, in a function [{number}]"] = _Pattern(pattern, method in _ANCHORED)
-    for number, signal in enumerate(patterns.all_signals()):
+    for number, signal in enumerate(rules.all_signals()):
         found[f"toolcrib.trust.lint_rules.{signal.name}[{number}]"] = _Pattern(signal.pattern, anchored=False)
     seen = set[tuple[Any, int, bool]]()
     once = dict[str, _Pattern]()

@@ -34,7 +34,7 @@ async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterat
 def recorded(box: LuaSandbox) -> list[ScriptProcess]:
     """Record the workers that scripts get from now on."""
     workers: list[ScriptProcess] = []
-    source = box._workers._pool
+    source = box._pool
     assert source is not None
     acquire = source.acquire
 
@@ -146,7 +146,7 @@ async def test_no_descriptor_is_left_behind(box: LuaSandbox, tools: Tools) -> No
 
 async def test_a_worker_that_died_while_it_waited_is_replaced(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(zygote=False, pool=1)) as box:
-        pool = box._workers._pool
+        pool = box._pool
         assert pool is not None
         (pid,) = pool.idle
         os.kill(pid, signal.SIGKILL)
@@ -158,7 +158,7 @@ async def test_a_worker_that_died_while_it_waited_is_replaced(tools: Tools) -> N
 
 async def test_nothing_is_left_when_the_sandbox_ends(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(zygote=False, pool=2)) as box:
-        pool = box._workers._pool
+        pool = box._pool
         assert pool is not None
         with anyio.fail_after(30):
             while len(pool.idle) < 2:
@@ -170,9 +170,11 @@ async def test_nothing_is_left_when_the_sandbox_ends(tools: Tools) -> None:
 @pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
 async def test_scripts_still_run_after_the_prepared_process_is_killed(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        prepared, pool = box._workers.zygote_pid, box._workers._pool
-        assert prepared is not None
+        pool = box._pool
+        assert box._zygote is not None
         assert pool is not None
+        prepared = box._zygote.pid
+        assert prepared is not None
         with anyio.fail_after(30):
             while not pool.idle:
                 await anyio.lowlevel.checkpoint()
@@ -186,7 +188,8 @@ async def test_scripts_still_run_after_the_prepared_process_is_killed(tools: Too
 @pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
 async def test_a_running_script_dies_with_the_prepared_process(servers: Servers) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        prepared = box._workers.zygote_pid
+        assert box._zygote is not None
+        prepared = box._zygote.pid
         assert prepared is not None
         with anyio.fail_after(30):
             task = asyncio.create_task(box.run(WAIT, servers.tools()))

@@ -145,7 +145,7 @@ async def test_a_process_that_cannot_be_started_is_reported(tools: Tools, monkey
         raise OSError("no more processes")
 
     async with PythonSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        pool = box._workers._pool
+        pool = box._pool
         assert pool is not None
         monkeypatch.setattr(pool, "_make", refused)
         await box.run("1", tools)

@@ -229,7 +229,8 @@ async def test_a_prepared_process_that_cannot_watch_its_children_kills_them(
         with anyio.fail_after(30):
             for _ in range(3):
                 assert (await box.run("return 1", tools)).value == 1
-        pid = box._workers.zygote_pid
+        assert box._zygote is not None
+        pid = box._zygote.pid
         assert Path(f"/proc/{pid}/task/{pid}/children").read_text().split() == []  # noqa: ASYNC240 - no disk
 
 

@@ -202,7 +202,7 @@ async def test_a_script_that_is_not_answered_ends_with_its_process(monkeypatch: 
         asked = await run.run(MODERN, ASKING)
         async with run.engines.engine(LUA, 0) as engine:
             assert isinstance(engine, LuaSandbox)
-            await until(lambda: not engine._workers._running._ends)
+            await until(lambda: not engine._running._ends)
         with pytest.raises(ExecutionFailed, match="The script was cancelled") as caught:
             await run.run(answered(asked), ASKING)
     assert "did not come back in time" in caught.value.hint

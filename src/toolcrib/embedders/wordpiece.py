@@ -14,17 +14,12 @@ from importlib.resources import files
 
 VOCABULARY_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
 """The hash of the vocabulary's file in the package: that of bert-base-uncased."""
-
 _MAX_WORD = 100
 """A longer word is unknown."""
-
 _MAX_CACHED_WORDS = 16_384
-
 _ASCII_TOKENS = re.compile(r"[a-z0-9]+|[!-/:-@\[-`{-~]")
 """The words and the punctuation of a lower-case ASCII text."""
-
 _ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-
 _IDEOGRAPHS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),

@@ -75,7 +75,6 @@ class SchemaRules:
 
 OPENAI: Final = SchemaRules(all_of=False, array_items=True)
 """Functions of Chat Completions and of Responses, without strict mode."""
-
 OPENAI_STRICT: Final = SchemaRules(
     keywords=_COMMON
     | _REFERENCES
@@ -92,10 +91,8 @@ OPENAI_STRICT: Final = SchemaRules(
     otherwise=OPENAI,
 )
 """The same with `strict: true`."""
-
 ANTHROPIC: Final = SchemaRules(key=re.compile(r"[A-Za-z0-9_.-]{1,64}"))
 """Tools of the Messages API: JSON Schema 2020-12, except a few names and positions."""
-
 ANTHROPIC_STRICT: Final = SchemaRules(
     keywords=_COMMON | {"const", "format", "minItems", "default"},
     formats=_STRICT_FORMATS | {"uri"},
@@ -112,7 +109,6 @@ ANTHROPIC_STRICT: Final = SchemaRules(
     otherwise=ANTHROPIC,
 )
 """The same with `strict: true`, where bounds and patterns are not supported."""
-
 GEMINI: Final = SchemaRules(
     keywords=_COMMON | _NUMBERS | _ARRAYS | {"format", "prefixItems", "oneOf"},
     recursion=False,
@@ -121,7 +117,6 @@ GEMINI: Final = SchemaRules(
     enums=(str, int, float),
 )
 """Function declarations with `parametersJsonSchema`."""
-
 GEMINI_OPENAPI: Final = SchemaRules(
     keywords=(_COMMON - {"additionalProperties"})
     | _NUMBERS

@@ -19,7 +19,6 @@ from toolcrib.search.text import WHOLE_NAME
 from toolcrib.search.vectors import COARSE_COMPONENTS, QuantizedRows
 
 _FIRST_SIZE = 1024
-
 _MAX_RECENT_WORDS = 5_000
 """More new words than these are joined to the others, which takes a second for some hundred thousand words."""
 WordRow = tuple[int, str, str, int, int, bytes, float]

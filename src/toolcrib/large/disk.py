@@ -49,28 +49,20 @@ from toolcrib.types import Filters, SearchReply, SearchRequest, Tool
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-
 FORMAT: Final = 2
 """The version of the files."""
-
 _SLICE: Final = 4_000
 """Tools that are analysed and written at once."""
-
 _MERGED: Final = 20_000
 """After more changes than these, the parts of the search index are merged."""
-
 _BY_WORDS: Final = 500
 """Tools that are compared by words and the estimate of their meaning."""
-
 _CHUNK: Final = 65_536
 """Sketches that are compared at once, so that they stay in the processor's cache."""
-
 _SAMPLE: Final = 16_384
 """Sketches that are counted by how much they differ from the query's."""
-
 _MAX_PASSING: Final = 5_000
 """If at most so many tools pass the filters, the meaning of each is compared."""
-
 _MAX_CANDIDATES_SPELT: Final = 5
 """Ids that the error for an ambiguous name lists."""
 
@@ -498,7 +490,6 @@ def _lowest(values: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.intp]:
 
 
 _BITS: Final = 128
-
 _NEVER: Final = 255
 """The difference of a tool that is gone."""
 

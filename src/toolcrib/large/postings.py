@@ -24,28 +24,20 @@ from toolcrib.types import Filters, Tool
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-
 _STRONG: Final = 0.6
 """From this weight on, a stem is in the field `strong`."""
-
 _WEAK: Final = 0.45
 """What an occurrence in the field `weak` counts, relative to one in `strong`."""
-
 _WORD_FIELDS: Final = (("strong", 1.0, 10), ("weak", _WEAK, 50))
 """What an occurrence in each field counts, and in one of how many tools a common stem is."""
-
 _ENOUGH: Final = 4
 """Common stems are left out if the others have so many times as many occurrences as tools are wanted."""
-
 _HEAP_BYTES: Final = 100_000_000
 """Memory of the writer while many tools are added."""
-
 _NAME_SHARE: Final = 2.0
 """What a whole name counts, relative to a word."""
-
 _MAX_WAITING: Final = 128
 """After more changes than these, tantivy gets them."""
-
 _K1: Final = 1.2
 """The constant of tantivy's BM25."""
 

@@ -33,10 +33,8 @@ from toolcrib.search.vectors import QuantizedRows, QueryVectors
 from toolcrib.types import Key, Tool
 
 _PAIR = np.dtype("<u8")
-
 _WORD = np.dtype([("word", "<i4"), ("field", "u1"), ("count", "<u2")])
 """How often a word occurs in a field; -1 for the whole name."""
-
 _NO_WORD = -1
 
 

@@ -36,9 +36,7 @@ _FIELDS = (
     "meta",
     "extra",
 )
-
 _DEFAULTS = Tool(name="")
-
 _TABLES = """
 create table meta (key text primary key, value) without rowid;
 create table tools (
@@ -55,12 +53,9 @@ create table words (number integer primary key, word text not null, stem text no
 create table stems (stem text primary key, tools integer not null) without rowid;
 create table pending (row integer primary key);
 """
-
 _MAX_PARAMETERS = 500
 """Values in one statement."""
-
 _CACHE_KB = 65_536
-
 _MAPPED_BYTES = 512 << 20
 """How much of the file is read from memory that it is mapped into, which takes half the time."""
 

@@ -28,7 +28,6 @@ from toolcrib.providers.definitions import ToolMetadata, parse_metadata, parse_t
 from toolcrib.types import JSON, Context, Hit, Key, Object, Rejected, SearchRequest, Tool, ToolResult, Visibility
 
 logger = logging.getLogger(__name__)
-
 THREADS: Final = 16
 """Plain functions of one provider that may run at once; one that hangs counts until it ends."""
 SCHEMAS_AT_ONCE: Final = 16

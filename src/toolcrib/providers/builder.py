@@ -19,7 +19,6 @@ from toolcrib.schema.signature import properties, required, resolve, signature_l
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
 
 _T = TypeVar("_T")
-
 NO_DEFAULT: Final[Any] = object()
 """Marks a default that was not given."""
 _JSON_TYPES = (

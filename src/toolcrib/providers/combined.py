@@ -41,7 +41,6 @@ from toolcrib.types import (
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
 TIMEOUT_S: Final = 5.0
 """Time limit for a member to list or search its tools, in seconds; less than a gateway waits for the whole."""
 _MAX_CALLERS: Final = 256

@@ -19,7 +19,6 @@ from toolcrib.providers.adapters import adapt, unadapted
 from toolcrib.types import Context, ToolProvider
 
 _R = TypeVar("_R")
-
 SHOW_ALL_HEADER: Final = "x-mcp-show-all"
 SHOW_ALL_PARAMETER: Final = "show_all"
 _P = ParamSpec("_P")

@@ -27,7 +27,6 @@ from toolcrib.types import Caller, Context, Decision, Object, Policy, ToolResult
 
 URI_BLOCKS: Final = ("resource_link", "resource")
 """Content blocks that contain the URI of a resource."""
-
 _MAX_SHOWN: Final = 200
 """Characters of a URI that an error repeats."""
 _MAX_SUGGESTED: Final = 5

@@ -135,7 +135,7 @@ class Conversation:
         self._limits = limits
         self._suggestable = {name: list(names.tools) for name, names in servers.items()}
         self._servers = [(names.original, list(names.tools.items())) for names in servers.values()]
-        self._schemas = schemas
+        self._schemas = schemas if language.confuses_empty else {}
         self._printed = bytearray()
         self._pending: dict[int, int] = {}
         self._started = 0

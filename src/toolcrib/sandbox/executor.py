@@ -1,17 +1,19 @@
 """Run scripts in worker processes: limit how many run at once, keep workers ready, and give each script a new one."""
 
 import asyncio
+import json
 import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Any, ClassVar, Final
 
 import anyio
 
-from toolcrib.errors import SandboxUnavailable
+from toolcrib.errors import NotStarted, SandboxUnavailable
 from toolcrib.sandbox import process
 from toolcrib.sandbox.calls import Pauses, Schemas, ScriptCalls, Tools
 from toolcrib.sandbox.conversation import Conversation, WorkerLost
@@ -25,34 +27,37 @@ _MAX_ATTEMPTS: Final = 3
 """Workers that may be lost before one takes the job."""
 
 
-class ScriptExecutor:
-    """Runs scripts of one language, each in its own process."""
+class ScriptSandbox:
+    """Runs untrusted scripts of one language, each in its own process."""
 
-    def __init__(self, language: ScriptLanguage, options: SandboxOptions) -> None:
-        self._language = language
-        self._options = options
+    language: ClassVar[ScriptLanguage]
+
+    def __init__(self, *, limits: Limits | None = None, options: SandboxOptions | None = None) -> None:
+        """`limits` apply to scripts without limits of their own. `async with` starts the sandbox."""
+        self.limits = limits or Limits()
+        self.options = options or SandboxOptions()
         self._pool: WorkerPool | None = None
         self._zygote: process.Zygote | None = None
-        self._slots = ScriptSlots(options)
+        self._slots = ScriptSlots(self.options)
         self._running = RunningScripts()
         self._ending: set[asyncio.Task[int | None]] = set()
 
-    @property
-    def started(self) -> bool:
-        """Whether scripts can run."""
-        return self._pool is not None
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the running scripts, with `SandboxUnavailable`, and every other process."""
+        pool, self._pool = self._pool, None
+        with anyio.CancelScope(shield=True):
+            await self._running.end_all()
+            if pool is not None:
+                await pool.close()
+            if self._ending:
+                await asyncio.wait(self._ending)
+            if self._zygote is not None:
+                await self._zygote.close()
+                self._zygote = None
 
-    @property
-    def idle(self) -> tuple[int, ...]:
-        """The ids of the processes that wait for a script."""
-        return self._pool.idle if self._pool is not None else ()
-
-    @property
-    def zygote_pid(self) -> int | None:
-        """The id of the process that the others are forked from, if there is one."""
-        return self._zygote.pid if self._zygote is not None else None
-
-    async def start(self, kind: WorkerKind, before: Callable[[], object] = bool) -> None:
+    async def _start(self, kind: WorkerKind, before: Callable[[], object] = bool) -> None:
         """Get the first process ready. `before` runs before each start. Raises `SandboxUnavailable`."""
         maker = await self._worker_factory(kind)
 
@@ -60,51 +65,89 @@ class ScriptExecutor:
             before()
             return await maker()
 
-        pool = WorkerPool(make, size=self._options.pool, start_s=self._options.start_s)
+        pool = WorkerPool(make, size=self.options.pool, start_s=self.options.start_s)
         try:
             await pool.start()
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.close()
+            await ScriptSandbox.__aexit__(self, None, None, None)
             raise
         self._pool = pool
 
-    async def close(self) -> None:
-        """End the running scripts, with `SandboxUnavailable`, and every other process."""
-        pool, self._pool = self._pool, None
-        await self._running.end_all()
-        if pool is not None:
-            await pool.close()
-        if self._ending:
-            await asyncio.wait(self._ending)
-        if self._zygote is not None:
-            await self._zygote.close()
-            self._zygote = None
+    async def _worker_factory(self, kind: WorkerKind) -> Callable[[], Awaitable[ScriptProcess]]:
+        """How workers are made on this system: forked if possible, otherwise started one by one."""
+        if self.options.zygote and process.zygote_supported():
+            zygote = process.Zygote(kind, start_s=self.options.start_s)
+            if await zygote.start():
+                self._zygote = zygote
+                return zygote.make
+        return lambda: spawn_worker(kind)
 
     async def run(
         self,
-        job: bytes,
-        tools: Tools,
-        on_call: OnCall | None,
-        *,
         source: str,
-        limits: Limits,
-        servers: Mapping[str, ServerNames],
-        schemas: Schemas,
+        tools: Tools,
+        *,
+        limits: Limits | None = None,
+        schemas: Schemas | None = None,
+        on_call: OnCall | None = None,
         pauses: Pauses | None = None,
     ) -> ScriptResult:
-        """Run the job, which holds the source, in a worker. Raises `ScriptError` and `SandboxUnavailable`."""
-        requested, pauses = time.monotonic(), pauses or Pauses()
+        """Run a script over these tools: server -> tool -> function of one dict, asynchronous or not.
+
+        A tool that raises is an error that the script can catch. `schemas` are the input schemas of tools: in Lua they
+        decide where an empty table is an array, and in Python a script with calls that cannot succeed is refused before
+        it runs. Raises `ScriptError` (with `kind`, `line`, `traceback`) when the script fails, and
+        `SandboxUnavailable`.
+        """
+        return await self._run(source, tools, limits or self.limits, schemas, on_call, pauses or Pauses(), check=False)
+
+    async def check(
+        self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
+    ) -> CheckResult:
+        """Check that a script parses, and find the calls in it. No tool is called.
+
+        With `schemas`, arguments are checked: in Lua those written as literals, in Python all, where also what comes
+        before the first call is run, for at most 50 ms. Raises `ScriptNotRun`, with the line, for a script that would
+        be refused.
+        """
+        await self._run(source, tools, limits or self.limits, schemas, None, Pauses(), check=True)
+        calls = await self._find_calls(source, script_names(tools, self.language), schemas or {})
+        return CheckResult(calls=calls, warnings=tuple(filter(None, map(_call_warning, calls))))
+
+    async def _find_calls(
+        self, source: str, servers: Mapping[str, ServerNames], schemas: Schemas
+    ) -> tuple[SeenCall, ...]:
+        """The calls in a script; an engine that can says what is wrong with their arguments."""
+        del schemas
+        return find_calls(source, self.language, servers)
+
+    async def _run(
+        self,
+        source: str,
+        tools: Tools,
+        limits: Limits,
+        schemas: Schemas | None,
+        on_call: OnCall | None,
+        pauses: Pauses,
+        *,
+        check: bool,
+    ) -> ScriptResult:
+        """Run or check the script in a worker; another one, if that is lost before it took the job."""
+        if (pool := self._pool) is None:
+            name = type(self).__name__
+            raise NotStarted(f"The {self.language.title} sandbox is not started.", hint=f"Use `async with {name}()`.")
+        requested, source = time.monotonic(), self._check_source(source, limits)
+        servers = script_names(tools, self.language)
+        job = json.dumps(self._completed(self._job(source, servers, limits, check=check), servers, schemas)).encode()
         async with self._running.track(), self._slots.acquire() as slot:
             for _ in range(_MAX_ATTEMPTS):
-                pool = self._pool
-                if pool is None:
+                if pool.closed:
                     break
                 worker = await pool.acquire()
                 start = time.monotonic()
                 calls = ScriptCalls(tools, on_call)
                 conversation = Conversation(
-                    worker, calls, limits, servers, schemas, language=self._language, source=source, pauses=pauses
+                    worker, calls, limits, servers, schemas or {}, language=self.language, source=source, pauses=pauses
                 )
                 try:
                     with pauses.affect(slot):
@@ -118,6 +161,41 @@ class ScriptExecutor:
         raise SandboxUnavailable(
             "The processes for scripts exit before they are ready.", hint="Check the log for what ends them."
         )
+
+    def _job(self, source: str, servers: Mapping[str, ServerNames], limits: Limits, *, check: bool) -> dict[str, Any]:
+        """What every engine gets; frames number the servers and tools in this order."""
+        entries = [
+            {
+                "name": name,
+                "original": server.original,
+                "tools": [{"name": tool, "original": original} for tool, original in server.tools.items()],
+            }
+            for name, server in servers.items()
+        ]
+        wish = self.options.seccomp
+        return {"source": source, "seccomp": wish, "check": check, "servers": entries, "limits": asdict(limits)}
+
+    def _completed(
+        self, job: dict[str, Any], servers: Mapping[str, ServerNames], schemas: Schemas | None
+    ) -> dict[str, Any]:
+        """The job with what only the engine of this language gets."""
+        raise NotImplementedError
+
+    def _check_source(self, source: str, limits: Limits) -> str:
+        """The script without a byte order mark and a first line that the language skips in files.
+
+        Raises `ScriptNotRun` if it is too large or not valid Unicode.
+        """
+        try:
+            size = len(source) if len(source) > limits.script_bytes else len(source.encode())
+        except UnicodeEncodeError:
+            raise script_error("script", "The script is not valid Unicode.", refused=True) from None
+        if size > limits.script_bytes:
+            message = f"The script has {size} bytes, and {limits.script_bytes} are allowed."
+            raise script_error("size", message, refused=True)
+        source = source.removeprefix("\ufeff")
+        shebang = self.language.skips_shebang and source.startswith("#")
+        return source[len(source.partition("\n")[0]) :] if shebang else source  # line numbers stay the same
 
     async def _converse(
         self, conversation: Conversation, job: bytes, worker: ScriptProcess, calls: ScriptCalls
@@ -138,14 +216,13 @@ class ScriptExecutor:
             await calls.close()
         return result
 
-    async def _worker_factory(self, kind: WorkerKind) -> Callable[[], Awaitable[ScriptProcess]]:
-        """How workers are made on this system: forked if possible, otherwise started one by one."""
-        if self._options.zygote and process.zygote_supported():
-            zygote = process.Zygote(kind, start_s=self._options.start_s)
-            if await zygote.start():
-                self._zygote = zygote
-                return zygote.make
-        return lambda: spawn_worker(kind)
+
+def _call_warning(call: SeenCall) -> str:
+    """What a check says of a call to a tool that does not exist, or with arguments that cannot fit."""
+    if not call.known:
+        missing = f"{call.server} has no tool {call.tool!r}" if call.server else f"{call.tool} is not defined"
+        return f"Line {call.line}: {missing}."
+    return f"Line {call.line}: {call.server}.{call.tool}: {call.problem}" if call.problem else ""
 
 
 async def start_worker(start: Callable[[], Awaitable[ScriptProcess]], within_s: float) -> ScriptProcess:
@@ -178,7 +255,7 @@ class WorkerPool:
         self._start_s = start_s
         self._ready: deque[ScriptProcess] = deque()
         self._refill: asyncio.Task[None] | None = None
-        self._closed = False
+        self.closed = False
 
     async def start(self) -> None:
         """Get the first worker ready. Raises `SandboxUnavailable`."""
@@ -200,7 +277,7 @@ class WorkerPool:
 
     async def close(self) -> None:
         """End the workers that no script uses."""
-        self._closed = True
+        self.closed = True
         if self._refill is not None:
             self._refill.cancel()
             await asyncio.wait([self._refill])
@@ -217,7 +294,7 @@ class WorkerPool:
 
     def top_up(self) -> None:
         """Refill the pool in the background. Best when no script waits, since a start takes processor time."""
-        if not self._closed and (self._refill is None or self._refill.done()):
+        if not self.closed and (self._refill is None or self._refill.done()):
             self._refill = asyncio.create_task(self._fill())
 
     async def _fill(self) -> None:
@@ -315,63 +392,3 @@ class RunningScripts:
             _, late = await asyncio.wait(ends, timeout=_END_TIMEOUT_S)
             for waiting in late:
                 waiting.cancel()
-
-
-def check_source(source: str, limits: Limits) -> str:
-    """The script without a byte order mark. Raises `ScriptNotRun` if it is too large or not valid Unicode."""
-    try:
-        size = len(source) if len(source) > limits.script_bytes else len(source.encode())
-    except UnicodeEncodeError:
-        raise script_error("script", "The script is not valid Unicode.", refused=True) from None
-    if size > limits.script_bytes:
-        raise script_error("size", f"The script has {size} bytes, and {limits.script_bytes} are allowed.", refused=True)
-    return source.removeprefix("\ufeff")
-
-
-def server_entries(servers: Mapping[str, ServerNames]) -> list[dict[str, Any]]:
-    """The servers for a job, in the order in which frames number them: identifiers and original names."""
-    return [
-        {
-            "name": name,
-            "original": server.original,
-            "tools": [{"name": tool, "original": original} for tool, original in server.tools.items()],
-        }
-        for name, server in servers.items()
-    ]
-
-
-def process_limits(limits: Limits) -> dict[str, Any]:
-    """The limits that the kernel or the engine enforces."""
-    return {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes, "wall_s": limits.wall_s}
-
-
-def worker_limits(limits: Limits) -> dict[str, Any]:
-    """The limits that a worker enforces, so that its error can name the line."""
-    return {
-        "calls": limits.calls,
-        "inflight": limits.inflight,
-        "inflight_bytes": limits.frame_bytes,
-        "out_bytes": limits.out_bytes,
-        "depth": limits.depth,
-        "nodes": limits.nodes,
-        "print_bytes": limits.print_bytes,
-        "error_bytes": limits.error_bytes,
-        "soft_cpu_s": limits.soft_cpu_s,
-    }
-
-
-def calls_in(source: str, tools: Tools, language: ScriptLanguage) -> CheckResult:
-    """The calls found in a script, with warnings; see `check_result`."""
-    return check_result(find_calls(source, language, script_names(tools, language)))
-
-
-def check_result(calls: tuple[SeenCall, ...]) -> CheckResult:
-    """The calls, with a warning for each tool that does not exist, and for arguments that cannot fit."""
-    warnings = []
-    for call in calls:
-        if not call.known:
-            missing = f"{call.server} has no tool {call.tool!r}" if call.server else f"{call.tool} is not defined"
-            warnings.append(f"Line {call.line}: {missing}.")
-        elif call.problem:
-            warnings.append(f"Line {call.line}: {call.server}.{call.tool}: {call.problem}")
-    return CheckResult(calls=calls, warnings=tuple(warnings))

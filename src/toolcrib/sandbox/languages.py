@@ -63,6 +63,8 @@ class ScriptLanguage:
     """The package that the engine needs, and that may not be installed."""
     aborts_without_memory: bool = False
     """Whether a process of the engine ends with SIGABRT when it is out of memory."""
+    confuses_empty: bool = False
+    """Whether an empty array and an empty object are the same value; the tool's schema then decides which is sent."""
     identifier: Callable[[str], str]
     """A name as an identifier; two names can give the same one."""
     globals: frozenset[str]
@@ -185,83 +187,18 @@ def _blank_out(match: "re.Match[str]") -> str:
     return re.sub(r"[^\n]", " ", match[0])
 
 
-LUA_RESERVED: Final = frozenset(
-    [
-        "and",
-        "break",
-        "do",
-        "else",
-        "elseif",
-        "end",
-        "false",
-        "for",
-        "function",
-        "goto",
-        "if",
-        "in",
-        "local",
-        "nil",
-        "not",
-        "or",
-        "repeat",
-        "return",
-        "then",
-        "true",
-        "until",
-        "while",
-    ]
-)
-LUA_GLOBALS: Final = frozenset(
-    [
-        "_G",
-        "_VERSION",
-        "_ENV",
-        "assert",
-        "await",
-        "await_all",
-        "coroutine",
-        "error",
-        "getmetatable",
-        "ipairs",
-        "json",
-        "load",
-        "math",
-        "next",
-        "null",
-        "pairs",
-        "pcall",
-        "print",
-        "rawequal",
-        "rawget",
-        "rawlen",
-        "rawset",
-        "result",
-        "select",
-        "setmetatable",
-        "string",
-        "table",
-        "tonumber",
-        "tostring",
-        "type",
-        "utf8",
-        "xpcall",
-        "bit32",
-        "collectgarbage",
-        "debug",
-        "dofile",
-        "io",
-        "loadfile",
-        "module",
-        "newproxy",
-        "os",
-        "package",
-        "python",
-        "require",
-        "unpack",
-        "warn",
-        "self",
-    ]
-)
+_LUA_RESERVED_TEXT: Final = """
+    and break do else elseif end false for function goto if in local nil not or repeat return then true until
+    while
+"""
+LUA_RESERVED: Final = frozenset(_LUA_RESERVED_TEXT.split())
+_LUA_GLOBALS_TEXT: Final = """
+    _G _VERSION _ENV assert await await_all coroutine error getmetatable ipairs json load math next null pairs
+    pcall print rawequal rawget rawlen rawset result select setmetatable string table tonumber tostring type
+    utf8 xpcall bit32 collectgarbage debug dofile io loadfile module newproxy os package python require unpack
+    warn self
+"""
+LUA_GLOBALS: Final = frozenset(_LUA_GLOBALS_TEXT.split())
 """What a script has, and what other versions of Lua have: a server of such a name would be mistaken for it."""
 PYTHON_RESERVED: Final = frozenset({*keyword.kwlist, *keyword.softkwlist, "self", "cls"})
 PYTHON_GLOBALS: Final = frozenset({*sys.stdlib_module_names, *dir(builtins)})
@@ -468,6 +405,7 @@ LUA: Final = ScriptLanguage(
     identifier=sanitize_lua_identifier,
     globals=LUA_GLOBALS,
     avoid="_{}".format,
+    confuses_empty=True,
     await_hint="add :await() to wait for it",
     arguments_prefix=_lua_arguments,
     skips_shebang=True,

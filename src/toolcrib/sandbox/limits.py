@@ -7,7 +7,6 @@ from toolcrib.checks import Count, Natural, Seconds, checked
 
 KIB = 1024
 MIB = 1024 * 1024
-
 Seccomp = Literal["require", "try", "off"]
 """If the kernel's system call filter is missing: refuse to run, or run with a warning. `off` never uses the filter."""
 

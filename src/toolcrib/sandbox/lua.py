@@ -4,39 +4,29 @@ The check reads the source with regular expressions, since a hostile script coul
 written as a table of names and values, and of the values only at strings, numbers, `true` and `false`.
 """
 
-import json
 import re
 import secrets
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from importlib import util
 from itertools import islice
-from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import anyio
 import anyio.to_thread
 
-from toolcrib.errors import InvalidArguments, InvalidTool, MissingExtra, NotStarted, SandboxUnavailable
-from toolcrib.sandbox.calls import Pauses, Schemas, Tools
-from toolcrib.sandbox.executor import (
-    ScriptExecutor,
-    check_result,
-    check_source,
-    process_limits,
-    server_entries,
-    worker_limits,
-)
-from toolcrib.sandbox.languages import LUA, LUA_RESERVED, ScriptLanguage, ServerNames, find_calls, script_names
-from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
+from toolcrib.errors import InvalidArguments, InvalidTool, MissingExtra, SandboxUnavailable
+from toolcrib.sandbox.calls import Schemas
+from toolcrib.sandbox.executor import ScriptSandbox
+from toolcrib.sandbox.languages import LUA, LUA_RESERVED, ServerNames, find_calls
 from toolcrib.sandbox.process import WorkerKind
-from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult, SeenCall
+from toolcrib.sandbox.result import SeenCall
 from toolcrib.sandbox.worker import seccomp
 from toolcrib.schema.validate import Schema
 from toolcrib.types import JSON, Object
 
 
-class LuaSandbox:
+class LuaSandbox(ScriptSandbox):
     """Runs untrusted Lua scripts.
 
     A script sees each server as a global table: `server.tool{name = value}` starts a call and returns a promise;
@@ -48,76 +38,25 @@ class LuaSandbox:
             result = await box.run("return calc.add{a=1, b=2}:await()", {"calc": {"add": add}})
     """
 
-    language: ClassVar[ScriptLanguage] = LUA
-
-    def __init__(self, *, limits: Limits | None = None, options: SandboxOptions | None = None) -> None:
-        """`limits` apply to scripts without limits of their own. `async with` starts the sandbox."""
-        self.limits = limits or Limits()
-        self.options = options or SandboxOptions()
-        self._workers = ScriptExecutor(LUA, self.options)
+    language = LUA
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without lupa, and `SandboxUnavailable` if no process can be started and locked down."""
         library = _lua_library()
         self._check_seccomp()
-        await self._workers.start(WorkerKind("lua", library))
+        await self._start(WorkerKind("lua", library))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the running scripts, with `SandboxUnavailable`, and every other process."""
-        with anyio.CancelScope(shield=True):
-            await self._workers.close()
+    def _completed(
+        self, job: dict[str, Any], servers: Mapping[str, ServerNames], schemas: Schemas | None
+    ) -> dict[str, Any]:
+        del servers, schemas
+        return {**job, "seed": [secrets.randbits(62), secrets.randbits(62)]}  # forked processes would draw the same
 
-    async def run(
-        self,
-        source: str,
-        tools: Tools,
-        *,
-        limits: Limits | None = None,
-        schemas: Schemas | None = None,
-        on_call: OnCall | None = None,
-        pauses: Pauses | None = None,
-    ) -> ScriptResult:
-        """Run a script over these tools: server -> tool -> function of one dict, asynchronous or not.
-
-        A tool that raises is an error that the script can catch. `schemas` decide where an empty table is an array.
-        Raises `ScriptError` (with `kind`, `line`, `traceback`) when the script fails, and `SandboxUnavailable`.
-        """
-        return await self._run(source, tools, limits or self.limits, schemas or {}, on_call, pauses, check=False)
-
-    async def check(
-        self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
-    ) -> CheckResult:
-        """Check that a script parses, and find the calls in it. No tool is called.
-
-        With `schemas`, arguments that are written as literals are checked. Raises `ScriptNotRun` with the line of a
-        syntax error.
-        """
-        await self._run(source, tools, limits or self.limits, {}, None, None, check=True)
-        names = script_names(tools, LUA)
-        return check_result(await anyio.to_thread.run_sync(check_calls, source, names, schemas or {}))
-
-    async def _run(
-        self,
-        source: str,
-        tools: Tools,
-        limits: Limits,
-        schemas: Schemas,
-        on_call: OnCall | None,
-        pauses: Pauses | None,
-        *,
-        check: bool,
-    ) -> ScriptResult:
-        if not self._workers.started:
-            raise NotStarted("The Lua sandbox is not started.", hint="Use it in `async with LuaSandbox() as box:`.")
-        job_source = _without_shebang(check_source(source, limits))
-        servers = script_names(tools, LUA)
-        job = _encode_job(job_source, servers, limits, self.options.seccomp, check=check)
-        return await self._workers.run(
-            job, tools, on_call, source=job_source, limits=limits, servers=servers, schemas=schemas, pauses=pauses
-        )
+    async def _find_calls(
+        self, source: str, servers: Mapping[str, ServerNames], schemas: Schemas
+    ) -> tuple[SeenCall, ...]:
+        return await anyio.to_thread.run_sync(check_calls, source, servers, schemas)
 
     def _check_seccomp(self) -> None:
         missing = seccomp.missing()
@@ -126,11 +65,6 @@ class LuaSandbox:
                 f"Scripts are not run here: {missing}.",
                 hint='Set sandbox.seccomp to "try" to run them with the other protections and a warning, or to "off".',
             )
-
-
-def _without_shebang(source: str) -> str:
-    """Drop a first line such as `#!/usr/bin/env lua`, as Lua does for files; line numbers stay the same."""
-    return source[len(source.partition("\n")[0]) :] if source.startswith("#") else source
 
 
 def _lua_library() -> str:
@@ -142,15 +76,6 @@ def _lua_library() -> str:
     if spec is None or spec.origin is None:
         raise MissingExtra("The library 'lupa' is not installed.", hint="Run: pip install 'toolcrib[lua]'")
     return spec.origin
-
-
-def _encode_job(
-    source: str, servers: Mapping[str, ServerNames], limits: Limits, seccomp_wish: Seccomp, *, check: bool
-) -> bytes:
-    seed = [secrets.randbits(62), secrets.randbits(62)]  # forked processes would all draw the same numbers
-    prelude = {"servers": server_entries(servers), "check": check, "seed": seed, **worker_limits(limits)}
-    job = {"source": source, "seccomp": seccomp_wish, "limits": process_limits(limits), "prelude": json.dumps(prelude)}
-    return json.dumps(job).encode()
 
 
 _NAME: Final = r"[A-Za-z_]\w*"

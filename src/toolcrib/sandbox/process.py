@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 _log = logging.getLogger(__name__)
-
 BOOT_SCRIPT: Final = Path(__file__).parent / "worker" / "boot.py"
 _REAP_CHECKS: Final = 50
 _REAP_INTERVAL_S: Final = 0.02

@@ -17,31 +17,23 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import util
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import anyio
 
-from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
-from toolcrib.sandbox.calls import Pauses, Schemas, Tools
-from toolcrib.sandbox.executor import (
-    ScriptExecutor,
-    calls_in,
-    check_source,
-    process_limits,
-    server_entries,
-    worker_limits,
-)
-from toolcrib.sandbox.languages import PYTHON, ScriptLanguage, ServerNames, script_names
+from toolcrib.errors import MissingExtra, SandboxUnavailable
+from toolcrib.sandbox.calls import Schemas
+from toolcrib.sandbox.executor import ScriptSandbox
+from toolcrib.sandbox.languages import PYTHON, ServerNames
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
 from toolcrib.sandbox.process import WorkerKind
-from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.types import JSON, Object
 
 _log = logging.getLogger(__name__)
-
 STUB_HEADER: Final = "from collections.abc import Mapping, Sequence\nfrom typing import Any, Literal\n"
 _BUILTIN_STUBS: Final = (
     STUB_HEADER + "def result(value: Any) -> None: ...\n"
@@ -50,7 +42,7 @@ _BUILTIN_STUBS: Final = (
 """What the type checker knows besides the servers."""
 
 
-class PythonSandbox:
+class PythonSandbox(ScriptSandbox):
     """Runs untrusted scripts in Monty's subset of Python.
 
     A script sees each server as an imported module: `await server.tool(name=value)`. Calls start when they are made;
@@ -66,24 +58,22 @@ class PythonSandbox:
             result = await box.run("await calc.add(a=1, b=2)", {"calc": {"add": add}})
     """
 
-    language: ClassVar[ScriptLanguage] = PYTHON
+    language = PYTHON
 
     def __init__(self, *, limits: Limits | None = None, options: SandboxOptions | None = None) -> None:
         """`limits` apply to scripts without limits of their own. `async with` starts the sandbox."""
-        self.limits = limits or Limits()
-        self.options = options or SandboxOptions()
-        self._workers = ScriptExecutor(PYTHON, self.options)
+        super().__init__(limits=limits, options=options)
         self._launcher = MontyLauncher(self.options.seccomp, self.limits.as_bytes)
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without pydantic-monty, and `SandboxUnavailable` if no process can be started."""
         client, typing = _package_file("pydantic_monty").parent, _package_file("typing_extensions")
         program = await anyio.to_thread.run_sync(self._launcher.prepare, client)
-        usual = {"limits": _all_limits(self.limits), "check": False, "stub": _BUILTIN_STUBS}
+        usual = {"limits": asdict(self.limits), "check": False, "stub": _BUILTIN_STUBS}
         paths = list(dict.fromkeys([str(client.parent), str(typing.parent)]))
         library = {"paths": paths, "program": program, "usual": usual}
         try:
-            await self._workers.start(WorkerKind("monty", json.dumps(library)), self._launcher.restore)
+            await self._start(WorkerKind("monty", json.dumps(library)), self._launcher.restore)
         except BaseException:
             self._launcher.remove()
             raise
@@ -93,74 +83,15 @@ class PythonSandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the running scripts, with `SandboxUnavailable`, and every other process."""
-        with anyio.CancelScope(shield=True):
-            await self._workers.close()
+        await super().__aexit__(kind, error, trace)
         self._launcher.remove()
 
-    async def run(
-        self,
-        source: str,
-        tools: Tools,
-        *,
-        limits: Limits | None = None,
-        schemas: Schemas | None = None,
-        on_call: OnCall | None = None,
-        pauses: Pauses | None = None,
-    ) -> ScriptResult:
-        """Run a script over these tools: server -> tool -> function of one dict, asynchronous or not.
-
-        With `schemas`, a script with calls that cannot succeed is refused before it runs. Raises `ScriptError` (with
-        `kind`, `line`, `traceback`) when the script fails, and `SandboxUnavailable`.
-        """
-        return await self._run(source, tools, limits or self.limits, schemas, on_call, pauses, check=False)
-
-    async def check(
-        self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
-    ) -> CheckResult:
-        """Check that a script parses and, with `schemas`, that its calls fit them; find the calls in it. Calls no tool.
-
-        What comes before the first call is run, for at most 50 ms. Raises `ScriptNotRun`, with the line, for a script
-        that would be refused.
-        """
-        await self._run(source, tools, limits or self.limits, schemas, None, None, check=True)
-        return calls_in(source, tools, PYTHON)
-
-    async def _run(
-        self,
-        source: str,
-        tools: Tools,
-        limits: Limits,
-        schemas: Schemas | None,
-        on_call: OnCall | None,
-        pauses: Pauses | None,
-        *,
-        check: bool,
-    ) -> ScriptResult:
-        if not self._workers.started:
-            raise NotStarted("The Python sandbox is not started.", hint="Use `async with PythonSandbox() as box:`.")
-        servers = script_names(tools, PYTHON)
-        job = {
-            "source": check_source(source, limits),
-            "seccomp": self.options.seccomp,
-            "check": check,
-            "checked": schemas is not None,
-            "stub": _BUILTIN_STUBS,
-            "servers": _entries_with_stubs(servers, schemas or {}),
-            "limits": _all_limits(limits),
-        }
-        text = json.dumps(job).encode()
-        return await self._workers.run(
-            text, tools, on_call, source=source, limits=limits, servers=servers, schemas={}, pauses=pauses
-        )
-
-
-def _entries_with_stubs(servers: Mapping[str, ServerNames], schemas: Schemas) -> list[dict[str, Any]]:
-    stubs = [module_stub(names.tools, schemas.get(names.original, {})) for names in servers.values()]
-    return [{**server, "stub": stub} for server, stub in zip(server_entries(servers), stubs, strict=True)]
-
-
-def _all_limits(limits: Limits) -> dict[str, Any]:
-    return {**worker_limits(limits), **process_limits(limits)}
+    def _completed(
+        self, job: dict[str, Any], servers: Mapping[str, ServerNames], schemas: Schemas | None
+    ) -> dict[str, Any]:
+        for entry, names in zip(job["servers"], servers.values(), strict=True):
+            entry["stub"] = module_stub(names.tools, (schemas or {}).get(names.original, {}))
+        return {**job, "checked": schemas is not None, "stub": _BUILTIN_STUBS}
 
 
 def _package_file(name: str) -> Path:

@@ -18,7 +18,6 @@ FailureKind = Literal[
 ]
 """script: an error in the script itself. cpu, wall, stall, memory, calls, size: a limit. seccomp: a forbidden system
 call. killed: the process was ended from outside. crash: it ended by itself. protocol: it sent an invalid message."""
-
 _LIMIT_KINDS: Final = frozenset({"cpu", "wall", "stall", "memory", "calls", "size"})
 
 

@@ -21,12 +21,9 @@ from toolcrib.types import Object, Tool
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
-
 _MAX_TEXT = 8_000
 """Characters of one text that are read; the rest is ignored."""
-
 _MAX_PARAMETERS = 200
-
 _MAX_DEPTH = 3
 
 
@@ -111,24 +108,17 @@ def _read_properties(node: Object, names: list[str], descriptions: list[str], fo
 
 
 _MAX_FORMAT = 32
-
 MAX_NAME_WORDS = 10
 """Words of a name that are compared with the query one by one."""
-
 MAX_SENTENCE_WORDS = 14
 """Distinct words of a description's first sentence that are compared with the query one by one."""
-
 _MAX_BODY_WORDS = 65
 """Words of a description, with stop words, in the vector of the whole tool."""
-
 _MAX_BODY_PARAMETERS = 24
 """Words of parameter names in the vector of the whole tool."""
-
 _MAX_PHRASE_WORDS = 100
 """Words of a description, with stop words, that can form a phrase."""
-
 _PROSE = frozenset({Field.DESCRIPTION, Field.PARAMETER_TEXTS})
-
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 
 
@@ -318,14 +308,10 @@ class _TokenNumbers(dict[str, tuple[int, ...]]):
 
 _CONTEXT_FIELDS = (Field.NAMESPACE, Field.TITLE, Field.KEYWORDS, Field.TAGS)
 """Short fields that say as much about the meaning of a tool as its name."""
-
 _MAX_SENTENCE = 600
 """A first sentence is cut after so many characters."""
-
 FIELD_COUNT = len(Field)
-
 _MAX_COUNT = 0xFFFF
-
 _SPANS = 8_192
 """Fields of tools whose words are counted at once: all at once would take several times the memory of the index."""
 

@@ -19,13 +19,10 @@ from toolcrib.search.vectors import QuantizedRows, Vectors, quantize
 from toolcrib.types import Tool
 
 Bools = npt.NDArray[np.bool_]
-
 _MAX_DESCRIPTION = 600
 """Characters of a description that are embedded."""
-
 _MAX_PARAMETERS = 12
 """Names of parameters that are embedded."""
-
 MAX_REQUEST = 1_000
 """Characters of a request that are embedded."""
 
@@ -137,10 +134,8 @@ def zero_non_finite(vectors: Vectors) -> Vectors:
 
 _UNRELATED, _RELATED = 0.039, 0.328
 """The mean cosines of the examples below with all-MiniLM-L6-v2, the model that the weights were chosen with."""
-
 _MAX_FACTOR = 4.0
 """A model that hardly separates the examples is not stretched any further."""
-
 _EXAMPLES = (
     ("what is the weather like in Lisbon this weekend?", "get forecast (weather): Returns the forecast for a place."),
     ("let the team know that the release is out", "send message (chat): Posts a message to a channel."),

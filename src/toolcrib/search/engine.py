@@ -265,22 +265,16 @@ def _advice(answer: QueryAnswer, text: str) -> str:
 
 HOW_TO_ASK = "Ask in 2 to 6 words: verb, object, service."
 """What a reply to a sentence teaches."""
-
 _MAX_PLAIN_WORDS = 15
 """A query with more words is a sentence, which finds its tool less often than a few words do."""
 _NO_FILTERS = Filters()
-
 _MAX_QUOTED = 60
 """Characters of a query that a note repeats."""
-
 _GROUP_FACTOR = 8
 """Tools that are ranked for each group that is shown."""
-
 _MAX_GROUPED = 256
 """The most tools that are ranked for groups, since one group may contain them all."""
-
 _RANKERS: Mapping[Scorer, ScorerFunction] = {"tiers": tiers.rank, "bm25": bm25.rank, "points": points.rank}
-
 _SCALES = {"tiers": tiers.score, "bm25": bm25.score, "points": points.score}
 
 
@@ -596,10 +590,8 @@ def _scorer_hit(task: SearchTask, hit: ExplainedTool, place: int, similar: tuple
 
 _MAX_NEAREST = 3
 """Ids that are suggested."""
-
 _MAX_NEAREST_WORDS = 8
 """Words of the query that are compared with the words of names."""
-
 _MAX_COMPARED = 256
 """Texts that are compared in full: those with the most similar sets of letters."""
 
@@ -717,7 +709,6 @@ def _other_bit(points: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 _LETTERS_AND_DIGITS = np.uint32(36)
 _OTHER_BITS = np.uint32(28)
-
 _CHARACTER_BITS = _other_bit(np.arange(128, dtype=np.uint32))
 _CHARACTER_BITS[[ord(character) for character in ascii_lowercase + digits]] = np.arange(_LETTERS_AND_DIGITS)
 """The bits of ASCII characters."""

@@ -15,19 +15,13 @@ from typing import Final
 
 DEPTH: Final = 10
 """How many hits of a ranking count."""
-
 SEED: Final = 20261121
 """The seed of the samples and typos of the tracks."""
-
 _NOTICED_DEPTH: Final = 5
 """A right tool counts as lost if it would be among the first so many, and is withheld."""
-
 _NAME_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
-
 _TYPO_WORD: Final = re.compile(r"[A-Za-z]{4,}")
-
 _SEPARATOR: Final = re.compile(r"[_\-. /]")
-
 _MAX_NAMESAKES: Final = 5
 """A name that more tools share is not used as a query."""
 

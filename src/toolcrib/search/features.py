@@ -35,21 +35,15 @@ Ints = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 Halves = npt.NDArray[np.float16]
 Places = npt.NDArray[np.intp]
-
 _NAME_SHARE = 0.7
 """The weight of the name in the topic vector. Source: tuned in the prototype."""
-
 _BASE_WEIGHT = 0.1
 """Added to the weight of each word in a name or sentence, so that common words count too. Source: the prototype."""
-
 _VERB_WORDS = 3
 """The verb of a name is among so many first words."""
-
 SIMHASH_BITS = 128
-
 _SLICE = 1024
 """Tools whose vectors are computed at once: as floats they take several times the memory of the index."""
-
 WORD_SLOTS = MAX_NAME_WORDS + MAX_SENTENCE_WORDS
 
 
@@ -381,7 +375,6 @@ def _unique_pairs(keys: Any, positions: Any) -> tuple[Keys, Ints]:
 
 _MAX_READINGS = 16_384
 """Words whose English readings are cached."""
-
 _STOP_WEIGHT = 0.2
 """The weight of a stop word; other words have weights from 0 to about 9."""
 

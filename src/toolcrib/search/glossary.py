@@ -18,26 +18,19 @@ from toolcrib.search.inflection import inflection_stem, script_stem
 
 _LATIN: Final = ("german", "french", "spanish", "portuguese")
 """The languages of the first columns of the file; the others are recognized by their script."""
-
 _ACCENTS: Final = re.compile("(?:(?<![иИ])\u0306|[\u0300-\u0305\u0307-\u036f])+")
 """All but the breve of the Cyrillic letter short i, which is a letter of its own."""
-
 _CYRILLIC: Final = re.compile("[\u0400-\u052f]")
-
 _UNSPACED: Final = re.compile("[\u3005-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 """Characters of Chinese, Japanese and Korean."""
-
 _MAX_WORD: Final = 48
 """A longer word is not looked up: the time to take a compound apart grows with the square of its length."""
 _MIN_STEMMED: Final = 4
 """Shorter words in the Latin script are not stemmed: too many words of other languages have the same stem."""
-
 _MIN_PART: Final = 4
 """Letters of a word that is recognized in a compound."""
-
 _LINKS: Final = ("", "s", "n", "en", "es")
 """What may join the parts of a German compound."""
-
 _ENGLISH_TEXT: Final = """
 alts approvals assignable attribution automate automates beginner beginners briefs canis cloned comp compile compiles
 completable compress compresses compute computes consultation consultations conten converter databases deletes depots
@@ -51,7 +44,6 @@ tremolo validate validates validations vended verifications versioned visualize
 """
 _ENGLISH: Final = frozenset(_ENGLISH_TEXT.split())
 """English words of tools and requests that look like forms of words of other languages."""
-
 _PRONOUNS: Final = re.compile("(?<=[aeiour])(?:(?:[mts]e|nos)?l[aeo]s?|[mts]e|nos)$")
 """The pronouns at the end of a Spanish verb: "enviamelo"."""
 

@@ -19,7 +19,6 @@ from toolcrib.types import Hit, Object, Tool
 
 _DUPLICATE_COSINE = 0.9
 """Two tools are near-duplicates from this cosine on."""
-
 _SAME_NAME_COSINE = 0.7
 """The same for tools of one name. Source of both: tried on a catalog of 20,000 public tools."""
 

@@ -22,13 +22,10 @@ from toolcrib.types import Tool
 
 _MAX_SMALL_DELTA = 64
 """A delta of at most so many tools always stays a segment of its own."""
-
 _DELTA_SHARE = 20
 """A larger delta stays separate up to one in so many of all tools."""
-
 _REMOVED_SHARE = 5
 """The base segment is kept until more than one in so many of its tools are gone."""
-
 _MAX_CACHED_VIEWS = 16
 """Views that are cached."""
 

@@ -67,29 +67,22 @@ _STOP_TEXT: Final = {
     """,
 }
 """The stop words of each language, without accents."""
-
 _ENGLISH_TEXT: Final = """
 a an and are as at be but by can do does for from get has have her how i in is it me mi my no not of on or our
 she so the their them they this to too us was we were what when where which who why will with you your die man made come
 case pay den son dos tu es ha ai c d e j l m n o s w z am also an hat has if so over se si
 """
-
 _ENGLISH: Final = frozenset(_ENGLISH_TEXT.split())
 """Words that English requests have: none of them says that a request is in another language."""
-
 _STOPS: Final[Mapping[str, frozenset[str]]] = {
     language: frozenset(text.split()) for language, text in _STOP_TEXT.items()
 }
-
 _TELLING: Final[Mapping[str, frozenset[str]]] = {language: words - _ENGLISH for language, words in _STOPS.items()}
 """The stop words that tell a language from English."""
-
 TELLING_STOP_WORDS: Final[frozenset[str]] = frozenset().union(*_TELLING.values())
 """The words without which `request_language` finds nothing but English."""
-
 _ENGLISH_TELLING: Final = _ENGLISH - frozenset().union(*_STOPS.values())
 """Words that only English requests have."""
-
 COMPOUNDING: Final = frozenset(("german", "dutch", "swedish"))
 """Languages that write several nouns as one word."""
 _NO_WORDS: Final[frozenset[str]] = frozenset()

@@ -56,7 +56,6 @@ _VERBS = (
 
 A verb may have several kinds: to open is to show, to create or to visit, and the object decides.
 """
-
 _READ, _CREATE, _CALCULATE = 1, 2, 32
 _UNDO = 1 << len(_VERBS) - 1
 """The kind of verbs that ask for the opposite of what follows."""
@@ -72,38 +71,28 @@ def _kinds_by_word(texts: Iterable[str]) -> Mapping[str, int]:
 
 TOOL_VERBS = _kinds_by_word(text.partition("|")[0] for text in _VERBS)
 """Verbs in the names of tools, and their kinds, one bit each."""
-
 _REQUEST_VERBS = _kinds_by_word(_VERBS)
 """The same for requests."""
-
 _QUESTION_TEXT = "what which who whose when where why how is are was were did does has have any am"
 _QUESTION_WORDS = frozenset(_QUESTION_TEXT.split())
-
 _PRONOUNS = frozenset(("this", "that", "it", "them", "these", "those"))
-
 _INDEFINITE = frozenset(("a", "an", "another", "new"))
-
 _OPENING_VERBS = frozenset(("open", "start"))
 """Verbs that create a thing if it is a new one, and show it otherwise."""
-
 _PERSONS = frozenset(("i", "we", "you", "they"))
-
 _SAYING = frozenset(("tell", "give", "let"))
 """Stop words that can be the verb of a request."""
-
 _DETERMINER_TEXT = """
 my your our her its their the a an this that these those it them all everything every some me us one another
 """
 _DETERMINERS = frozenset(_DETERMINER_TEXT.split())
 """A word before one of these is a verb: "fork this"."""
-
 _BREAK_TEXT = """
 to in on at for from with about of into by as via under over between after before during than like until without and or
 but so that called named titled saying says who whose where when using because if
 """
 _BREAKS = frozenset(_BREAK_TEXT.split())
 """The object ends here."""
-
 _MAX_VERB_PLACE = 2
 """The verb is among so many first content words: "first, find"."""
 

@@ -24,34 +24,24 @@ from toolcrib.search.vectors import WordPieceTable
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Places = npt.NDArray[np.intp]
-
 Spans = tuple[tuple[int, int], ...]
-
 UNKNOWN_WORD_WEIGHT = 0.5
 """Weight of an unknown query word in the coverage, relative to the rarest known word.
 Source: the prototype's `cov` feature."""
-
 UNKNOWN_VALUE_WEIGHT = 0.25
 """The same for a word that looks like an argument, and for a pair of characters, since half of them cross words."""
-
 _MAX_CORRECTIONS = 4
 """Corrections that are tried for a misspelt word."""
-
 _SHORT_FORM = 12
 """A typed word with digits is looked up in the lexicon as a whole up to this length."""
-
 _MAX_CACHED_TERMS = 2048
 """Terms that are cached per view."""
-
 _MAX_CACHED_POSTINGS = 1 << 20
 """Postings of cached terms per view; each takes up to twelve bytes."""
-
 _MAX_READINGS = 4
 """Synonyms that a word without a match may be read as."""
-
 _SYNONYM_SHARE = 50
 """A synonym is used if at most one visible tool in so many has it: common words say little."""
-
 _SYNONYM_COUNT = 200
 """A synonym that at most so many visible tools have is always used."""
 
@@ -536,17 +526,13 @@ def _words_beginning(words: Sequence[str], start: str) -> Sequence[str]:
 
 _MIN_INFLECTED = 3
 """Forms of a word have so many first letters in common."""
-
 _MIN_COMPOUND = 5
 """Letters of a word that is recognized in a compound."""
-
 _INFLECTED_WEIGHT = 0.95
 _COMPOUND_WEIGHT = 0.6
 """The weights of another form of a word, and of a compound with it."""
-
 _TRANSLATED_WEIGHT = 0.8
 """The weight of a word of another language for the same."""
-
 _MAX_INFLECTED = 8
 
 
@@ -626,7 +612,6 @@ def _score(
 
 
 _NO_POSITIONS = np.zeros(0, dtype=np.int32)
-
 _NO_SCORES = np.zeros(0, dtype=np.float64)
 
 

@@ -16,7 +16,6 @@ from toolcrib.search.text import STOP_WORDS, TOKEN, WordMemo, split_identifier, 
 
 SynonymPair = tuple[str, str]
 """Two lower-case words in alphabetical order."""
-
 _IRREGULAR_FORMS = {
     "times": "times",
     "news": "news",
@@ -28,17 +27,12 @@ _IRREGULAR_FORMS = {
     "meanings": "meaning",
 }
 """Words that only look like a form of another word (`times` of `time`, `news` of `new`), and their own base form."""
-
 ADDED_SECTIONS = ("verbs", "everyday", "nouns")
 """The sections of the synonyms that the default lexicon adds to those of the reference."""
-
 _HAS_DIGIT = re.compile(r"\d")
-
 _NUMBER = re.compile(r"\d{2,}")
-
 _MAX_CACHED = 16_384
 """Words whose synonyms are cached."""
-
 _SILENT_E_PLURAL = re.compile("[^sxzhoi]es")
 """The end of a plural whose singular certainly ends in e."""
 

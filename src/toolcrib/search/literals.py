@@ -33,12 +33,9 @@ _LITERAL_PATTERN = r"""
     | (?P<money>[$€£]\s?\d|(?<![\w.,])\d[\d.,]*\s?(?:dollars?|usd|eur|euros?)\b)
     | (?P<number>\b\d+(?:\.\d+)?\b)
 """
-
 _LITERAL = re.compile(_LITERAL_PATTERN, re.IGNORECASE | re.VERBOSE)
-
 _LOWER_CASE_LITERAL = re.compile(_LITERAL_PATTERN, re.VERBOSE)
 """The same for lower-case ASCII text, which is faster without IGNORECASE."""
-
 LITERAL_BITS = {kind: 1 << bit for bit, kind in enumerate(LITERAL_KINDS)}
 
 
@@ -67,13 +64,11 @@ def may_have_literals(text: str, typed: Sequence[str]) -> bool:
 
 _LITERAL_SIGN = re.compile(r"[\d/\\@.](?:(?<!\.)|(?=\w))")
 """Every literal has one of these, except for dates in words and hashes without a digit."""
-
 _DATE_WORD_TEXT = """
 today tomorrow yesterday next january february march april june july august september october november december may
 """
 _DATE_WORDS = frozenset(_DATE_WORD_TEXT.split())
 """One of them is in every date without a digit."""
-
 MIN_HASH = 32
 """A word of so many letters may be a hash without a digit."""
 
@@ -106,7 +101,6 @@ PARAMETER_KINDS = _kinds_by_word(
     )
 )
 """Words in the name of a parameter, and the kinds of literals it accepts."""
-
 FORMAT_KINDS = _kinds_by_word(
     (
         (LITERAL_BITS["url"], "uri url iri uri-reference"),

@@ -21,14 +21,12 @@ from toolcrib.types import Tool
 Places = npt.NDArray[np.intp]
 Place = tuple[int, int]
 """The part of a view that has a tool, and its position there."""
-
 MAX_NAMESAKES = 5
 """Tools that a name without a namespace puts first; any others are ranked like the rest."""
 _MAX_NAMES = 256
 """Names of a query that are looked up."""
 _MAX_NAME = 512
 """Longer words, in characters, are no names."""
-
 _MAY_NAME = re.compile(r"\w[:/._-]+\w|[a-z0-9][A-Z]|[,;|]|^\s*select\s*:")
 """What a query has that names a tool in the middle of other words, or is a list."""
 _GAP = re.compile(r"[\s,;|\"'`()\[\]{}<>]+")

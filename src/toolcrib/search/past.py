@@ -28,22 +28,16 @@ from toolcrib.types import JSON
 
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
-
 _MAX_REQUEST_WORDS: Final = 24
 """Words of one request that are kept."""
-
 _MAX_COUNT: Final = 1_000
 """Requests of one tool, and with one word, that are counted; more say nothing new."""
-
 _HALF: Final = 0.5
 """A word of `n` past requests of a tool counts `n / (n + 0.5)`."""
-
 _MIN_COVERAGE: Final = 0.2
 """A past that covers less of a request says nothing: common words are in the past of many tools."""
-
 _FEW_REQUESTS: Final = 3
 """Requests that are assumed to have repeated nothing, beside those that are known."""
-
 _MAX_VIEWS: Final = 16
 """Parts of views whose positions of tools are cached."""
 

@@ -25,7 +25,6 @@ from toolcrib.types import Tool
 
 MAX_WORDS: Final = 24
 """Words of a profile."""
-
 MAX_READ: Final = 64
 """Tools of a server that are read, unless there are many servers."""
 _NAME, _TITLE, _SENTENCE, _ABOUT = 1.0, 0.7, 0.35, 0.15
@@ -54,7 +53,6 @@ _MIN_LETTERS: Final = 3
 _MIN_RUN: Final = 2
 _MAX_RUN: Final = 10
 """Characters of a word in a script without spaces."""
-
 _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 _HEADING: Final = re.compile(r"^[^\S\n]*+(#.*\n|[=*_-]{3,}+[^\S\n]*+$)", re.MULTILINE)
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n|。")

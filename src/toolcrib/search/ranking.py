@@ -32,13 +32,10 @@ Ints = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 P = TypeVar("P", Ints, Places)
-
 _MAX_REPEATS = 4
 """At most so many better tools for the same clause count."""
-
 _DECIMALS = 9
 """Decimals of `raw` that count, so that the order in which addends were added up decides no tie."""
-
 NAMED_PROBABILITY = 0.9
 """The least probability of a tool whose whole name the query spells as one token."""
 
@@ -300,13 +297,10 @@ def _logistic(x: float) -> float:
 
 _MIN_SEMANTIC_COSINE = 0.25
 """A tool that shares no word with the query needs at least this cosine."""
-
 _MAX_NAMED = 256
 """Tools whose whole name is in the query are always candidates, up to so many: thousands may share one name."""
-
 _SAMPLE_STRIDE = 8
 """A sample takes one value in so many."""
-
 _SIMHASH_COSINES = np.cos(np.pi * np.arange(SIMHASH_BITS + 1) / SIMHASH_BITS).astype(np.float32)
 """The cosine estimated from the number of differing signs of two sketches. Source: Charikar, STOC 2002."""
 
@@ -457,7 +451,6 @@ def _preselect(
 
 _MAX_COMPARED = 2048
 """Among more tools than these, those that cannot be among the best are left out first."""
-
 _NO_COSINES = np.zeros(1)
 
 

@@ -21,17 +21,13 @@ from toolcrib.types import Filters, Tool, Visibility
 
 Positions = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
-
 Array = npt.NDArray[Any]
-
 ANALYSIS_VERSION = 2
 """The way in which a segment is computed from its tools. Another number makes saved segments worthless, so it has to
 be raised with every change to what `Segment.arrays` returns for the same tools.
 """
-
 ABSENT = Tool(name="", visibility=Visibility.HIDDEN)
 """The tool of each row that is not used, in a restored segment."""
-
 _MAX_DEAD_WORDS = 10_000
 """A vocabulary is rebuilt when it holds more unused words than these, and more unused than used ones."""
 

@@ -33,18 +33,13 @@ from toolcrib.search.vectors import quantize_unit_vectors
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
-
 SIGNALS = tuple(item.name for item in fields(SignalWeights))
 """The signals, in the order of columns."""
-
 _COLUMN = {name: place for place, name in enumerate(SIGNALS)}
-
 _MIN_WORD_COSINE = 0.3
 """Two words with a cosine below this have nothing in common. Source: the prototype."""
-
 _MEANING_OF_COVERAGE = 0.8
 """Where the meaning of words is unknown, a cosine is taken to be so many times the coverage."""
-
 _DESCRIBED_OBJECT = 0.7
 """What the object of a request counts in the first sentence of the description, relative to the name."""
 

@@ -11,19 +11,14 @@ from toolcrib.search.text import STOP_WORDS
 from toolcrib.search.vectors import WordPieceTable
 
 Numbers = npt.NDArray[np.float64] | npt.NDArray[np.int64] | npt.NDArray[np.int32]
-
 _SHORTEST, _LONGEST = 3, 32
 """The lengths of words that can be corrections."""
-
 _MIN_CORRECTED = 4
 """Shorter words are not corrected: one letter is too large a part of them."""
-
 _MIN_TWO_EDITS = 7
 """Words of at least so many letters may have two edits."""
-
 _LETTER_BITS = 26
 """The low bits of a mark say which letters a word has; the next 32 give its length in unary."""
-
 _EXCLUDED_MARK = np.uint64(0xFC00_0000_0000_0000)
 """The mark of an excluded word: six bits that no other word has, which is more than two edits can change."""
 

@@ -13,20 +13,14 @@ from toolcrib.search.vectors import WordPieceTable
 
 _MIN_WORDS: Final = 30
 """Shorter requests are read as a whole."""
-
 _MIN_SENTENCES: Final = 3
-
 _MAX_SHARE: Final = 0.7
 """If more of a request says what is wanted, it is read as a whole."""
-
 _MAX_CHARACTERS: Final = 2_000
 """Longer requests are read as a whole: they hold documents rather than a story."""
-
 _MIN_COSINE: Final = 0.3
 """A sentence that is so close to those that ask belongs to them."""
-
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?;:])\s+|\n+")
-
 _ASKING: Final = re.compile(
     r"""
       \? | \b(?:please | kindly | (?:could|can|would|will)\ you | looking\ for | go\ ahead | wondering
@@ -37,13 +31,11 @@ _ASKING: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-
 _OPENING_TEXT: Final = """
 so also then and but anyway now next finally first second third lastly additionally afterwards meanwhile just go ok okay
 hi hello hey well once after that
 """
 _OPENINGS: Final = frozenset(_OPENING_TEXT.split())
-
 _STATING: Final = frozenset(("is", "was", "are", "were", "has", "have", "will"))
 """After one of these a first word is no verb: "the search is slow", "Order was placed"."""
 

@@ -16,29 +16,20 @@ from toolcrib.search.inflection import script_stem
 from toolcrib.search.literals import LITERAL_BITS, MIN_HASH, find_literals, may_have_literals
 
 V = TypeVar("V")
-
 MAX_WORD = 64
 """Longer words are cut to this many characters."""
-
 _COMBINING = "\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u109f\u135d-\u135f\u1780-\u17ff"
-
 TOKEN = re.compile(rf"[\w{_COMBINING}]+")
 """A word as it is typed: `createPullRequest`, `create_pull_request`, `v2`."""
-
 _CAMEL = re.compile(r"[A-Z]{2,}s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
 _HAN = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-
 _CJK = rf"\u3040-\u30ff{_HAN}\uac00-\ud7af"
-
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-
 _SCRIPT_RUNS = re.compile(
     rf"[{_HAN}]+|[\u30a0-\u30ff]+|[\u3040-\u309f]+|[\uac00-\ud7af]+|[{_UNSPACED}]+|\d+"
     rf"|[^\W\d_{_CJK}{_UNSPACED}]+[{_COMBINING}]*"
 )
 """Runs of one script: in Japanese, a change of script is usually the border of a word."""
-
 _STOP_WORD_TEXT = """
 a about above after again all also am an and any are as at be because been before being below between both but by can
 could d did do does doing don down during each few for from further give had has have having he help her here hers him
@@ -48,7 +39,6 @@ them then there these they this those through to too under until up upon us ve v
 whether which while who whom whose why will with would you your yours
 everything hey hi ok okay kindly gonna wanna maybe
 """
-
 STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
 """Words that say nothing about what a tool does. Verbs such as get, find and show do, so they are not here."""
 
@@ -204,10 +194,8 @@ def _character_pairs(run: str) -> list[str]:
 
 _SYLLABIC = re.compile(f"[{_HAN}\uac00-\ud7af]")
 """Characters that mean something alone."""
-
 _CHINESE_PARTICLES = re.compile("[的了吗呢吧呀我你您他她它们把被这那哪些么请帮]")
 _UNSPACED_CHAR = re.compile(rf"[{_CJK}{_UNSPACED}]")
-
 _ANALYZED = WordMemo(_analyze, 16_384)
 
 
@@ -218,34 +206,24 @@ def _shown_words(token: str) -> tuple[tuple[str, AnalyzedWord], ...]:
 
 
 _SHOWN = WordMemo(_shown_words, 16_384)
-
 _MAX_QUERY = 8_000
 """Characters of a request's queries that are read; the rest is ignored."""
-
 _MAX_CACHED_QUERY = 1_000
 """Longer queries are not cached. The cache pays off because one request parses the same text in several places."""
-
 MAX_QUERY_WORDS = 256
 """Distinct words of a request's queries that are read."""
-
 CUT_NOTE = f"The query is too long: only its first words were read, {MAX_QUERY_WORDS} different ones at most."
 """What a reply says about a query of which a part was not read."""
-
 _MAX_WORDS_A_CHARACTER = 3
 """A character in a script without spaces can be a word, begin a pair, and begin a word of the glossary."""
-
 _MAX_NAME_WORDS = 6
 """Consecutive words that are tried as a whole name."""
-
 _MAX_JOINED_WORDS = 24
 """Words of a name that was typed as one token."""
-
 _MAX_CLAUSES = 8
 """Clauses that are compared in meaning separately; any further text belongs to the last one."""
-
 _MIN_CLAUSE_WORDS = 2
 """A clause with fewer content words is joined to the one before it."""
-
 _CLAUSE_BREAK = re.compile(
     r"[\s;,](?:(?<=[.!?]\s)|(?<=[;\n])|(?<=,)\s|(?<=\s)(?i:and\s(?:then|also)|and|then|also|as\swell\sas)\s)"
 )
@@ -512,10 +490,8 @@ def _split_clauses(text: str, token_starts: _TokenStarts, words: Sequence[_ReadW
 
 _LITERAL_NOUNS = {"url": "url", "path": "file", "email": "email"}
 """What literals of some kinds are called."""
-
 _URL_WORDS = frozenset("http https www com org net io dev gov edu html htm".split())  # noqa: SIM905
 """Words of a URL that say nothing."""
-
 _VALUES = re.compile(
     r"""
       "[^"]{0,500}" | “[^”]{0,500}”
@@ -527,7 +503,6 @@ _VALUES = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 """Texts that a request passes on: what is quoted, said, or the name of something new."""
-
 _VALUE_SIGNS = frozenset(("that", "saying", "called", "named", "titled", "That"))
 _VALUE_MARKS = re.compile('["“:]')
 """A text without these has none of them, which is the usual case."""
@@ -604,10 +579,7 @@ how do i walk: directions walk
 """
 )
 """Idioms by their first word, each with the words that tools use for it."""
-
 _IDIOM_BEGINNINGS = frozenset(_IDIOMS)
-
 _parse_cached = lru_cache(maxsize=16)(_parse)
-
 WHOLE_NAME = "="
 """Prefix of whole names among the indexed words; no word begins with it."""

@@ -36,30 +36,21 @@ class Translate(Protocol):
 
 Vectors = npt.NDArray[np.float32]
 """float32[texts, components]; every row has unit length or is zero."""
-
 TABLE_SHA256 = "311a54437eb1cdcd7940959033a0ce7636eae50a146868553af734d2f1ebbe97"
 """The hash of the table's file in the package."""
-
 _TABLE_WORD = re.compile("[a-z0-9\u00df-\u00f6\u00f8-\u0587]+")
 """A word: letters and digits. Letters of other European alphabets belong to the word, so that the whole word is unknown
 instead of its ASCII parts; every other character separates words."""
-
 _ACCENTS = re.compile("[\u0300-\u036f]+")
-
 _CONTINUATION = "##"
 """Prefix of a piece that continues a word, as in the vocabulary of BERT."""
-
 _MAX_TABLE_WORD = 64
 """A longer word is not looked up: it is data."""
-
 _MAX_CACHED_WORDS = 65_536
 """Words whose pieces are cached."""
-
 _BYTE_BITS = 8
-
 _NIBBLE_BITS = 4
 """Bits of a component."""
-
 _MATRIX_RANK = 2
 """Axes of the rows."""
 _PACKAGED_DIM = 256
@@ -309,7 +300,6 @@ _EXACT_LIMIT = 1 << 24
 """Up to here float32 has every integer, so that sums of integers are the same in any order."""
 _MAX_UNTHREADED = 1 << 18
 """Multiplications up to which OpenBLAS computes a matrix product without threads. Source: its interface/gemm.c."""
-
 _TINY = 1e-30
 """Smaller than any meaningful length or component."""
 

@@ -15,10 +15,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 Severity = Literal["hard", "soft"]
 """A hard finding has hardly any honest explanation; a soft one is worth a look."""
-
 Within = Literal["sentence", "two sentences", "text", "decoded text"]
 """The part of a text in which the signals of a rule have to meet."""
-
 _FOLDER: Final = Path(__file__).parent / "lint_rules"
 _FILES: Final = ("shared", "secrets", "exfiltration", "concealment", "override", "other_tools", "machine")
 _SOON_CHARS: Final = 24

@@ -37,7 +37,6 @@ LIBRARIES = (
     "/gnu/store",
 )
 """Where a program's libraries are; missing folders are skipped."""
-
 LIBC = None if sys.platform == "win32" else ctypes.CDLL(None, use_errno=True)
 """Opened once, in the process that workers are forked from."""
 
@@ -75,16 +74,17 @@ def limit_always(*, threads: bool = False) -> None:
     wanted = {"CORE": 0, "FSIZE": 0, "MEMLOCK": 0, "MSGQUEUE": 0, "NOFILE": 2 if threads else 0}
     if not threads:
         wanted["NPROC"] = 0
-    _set_limits({name: (value, value) for name, value in wanted.items()})
+    set_limits({name: (value, value) for name, value in wanted.items()})
 
 
 def limit(*, memory: int, cpu_s: int) -> None:
     """Limit the address space, in bytes, and the processor time, in seconds."""
     # At the first limit the kernel sends SIGXCPU, which can be caught; at the second, SIGKILL.
-    _set_limits({"AS": (memory, memory), "CPU": (cpu_s, cpu_s + 1)})
+    set_limits({"AS": (memory, memory), "CPU": (cpu_s, cpu_s + 1)})
 
 
-def _set_limits(wanted: "dict[str, tuple[int, int]]") -> None:
+def set_limits(wanted: "dict[str, tuple[int, int]]") -> None:
+    """Set limits by name, each soft and hard; none where the system lacks them."""
     if sys.platform == "win32":
         return
     resource = import_module("resource")

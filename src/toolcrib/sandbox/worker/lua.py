@@ -5,6 +5,7 @@ stay behind the closures of `prelude.lua`.
 """
 
 import gc
+import json
 import os
 from functools import partial
 from importlib import util
@@ -51,7 +52,8 @@ class LuaEngine:
 
     def run(self, job: dict[str, Any]) -> None:
         self._bridge.max_bytes = job["limits"]["lua_bytes"]
-        self._run(job["source"].encode(), job["prelude"].encode())
+        known = {**job["limits"], "servers": job["servers"], "check": job["check"], "seed": job["seed"]}
+        self._run(job["source"].encode(), json.dumps(known).encode())
 
 
 def make_engine(library: str) -> LuaEngine:

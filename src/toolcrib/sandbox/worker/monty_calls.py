@@ -158,7 +158,7 @@ class MontyCalls:
         """Send waiting calls, as far as the limits allow."""
         while self._waiting and len(self._running) < self._limits["inflight"]:
             number, body = self._waiting[0]
-            if self._running and self._bytes + len(body) > self._limits["inflight_bytes"]:
+            if self._running and self._bytes + len(body) > self._limits["frame_bytes"]:
                 return
             self._waiting.popleft()
             self.waiting_bytes -= len(body) - _CALL.size

@@ -129,7 +129,7 @@ local sizes = {}                         -- id -> bytes of arguments, of running
 local queue, queue_from, queue_to = {}, 1, 0 -- calls waiting for their turn
 
 local function room_for(size)
-  return running < config.inflight and (running == 0 or running_bytes + size <= config.inflight_bytes)
+  return running < config.inflight and (running == 0 or running_bytes + size <= config.frame_bytes)
 end
 
 -- Call with the memory limit lifted.

@@ -20,10 +20,8 @@ from toolcrib.search.text import TOKEN, split_identifier
 from toolcrib.types import Reason, ScorePart
 
 Floats = npt.NDArray[np.float64]
-
 MAX_TEXT = 8_000
 """Characters of one text, of a query or a tool, that are read; the rest is ignored."""
-
 _T = TypeVar("_T")
 
 

@@ -52,7 +52,6 @@ from toolcrib.types import Reason, ScorePart
 
 Matches = list[list[FieldMatch]]
 """The matches in each part of the view."""
-
 _MAX_QUERY = 200
 """Characters of a query that are compared with whole names."""
 
@@ -360,7 +359,6 @@ _REQUEST_WORD_TEXT = """
 calculate calculated calculates calculating calculation calculations compute computed computes computing computation
 computations function functions tool tools use used uses using something
 """
-
 _REQUEST_WORDS = frozenset(_REQUEST_WORD_TEXT.split())
 """Words that say nothing in a request. The documented points for "calculate average" need `calculate` to be one."""
 
@@ -393,7 +391,6 @@ def _related_words(word: str, lexicon: Lexicon) -> dict[str, None]:
 
 DomainBits = npt.NDArray[np.int64]
 """The domains of each tool, one bit each."""
-
 _DOMAIN_FIELDS = ((Field.NAME,), (Field.NAMESPACE,), (Field.DESCRIPTION, Field.TITLE, Field.KEYWORDS, Field.TAGS))
 """The fields that show the domain of a tool, in order: the name, else the namespace, else the texts."""
 
