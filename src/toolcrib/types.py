@@ -5,7 +5,7 @@ it was received. Nothing here imports another module of toolcrib except the erro
 """
 
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -565,8 +565,33 @@ class Client(Protocol):
         """Ask the client's model (`sampling/createMessage`)."""
 
 
-class SessionClient(Client):
-    """A client of the protocol: what a server behind the gateway needs to know of it, and further ways to reach it."""
+class SessionClient(ABC):
+    """A `Client` that speaks the protocol: what a server behind the gateway needs to know of it, and more ways to it.
+
+    Not derived from the protocol class, since calls ask `isinstance` for it, which takes long for protocols.
+    """
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Object:
+        """See `Client`."""
+
+    @property
+    @abstractmethod
+    def can_elicit(self) -> bool:
+        """See `Client`."""
+
+    @abstractmethod
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """See `Client`."""
+
+    @abstractmethod
+    async def elicit(self, params: Object) -> Object:
+        """See `Client`."""
+
+    @abstractmethod
+    async def sample(self, params: Object) -> Object:
+        """See `Client`."""
 
     @property
     @abstractmethod

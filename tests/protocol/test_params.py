@@ -11,6 +11,7 @@ from mcp_types import methods
 from pydantic import ValidationError
 
 from toolcrib.protocol.failures import INVALID_PARAMS, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, RpcError
+from toolcrib.protocol.headers import RoutingHeaders
 from toolcrib.protocol.params import Envelope, check_request, is_valid_notification, read_envelope
 from toolcrib.protocol.versions import (
     CLIENT_CAPABILITIES_KEY,
@@ -201,7 +202,8 @@ def test_an_envelope_is_refused_for_the_first_reason_that_the_sdk_gives(
     params: dict[str, Any] = {"name": "add"} if meta is None else {"name": "add", "_meta": meta}
     found = classify_inbound_request({"method": method, "params": params}, headers=headers)
     try:
-        assert read_envelope(method, params, headers).version == "2026-07-28"
+        routing = None if headers is None else RoutingHeaders.of(headers)
+        assert read_envelope(method, params, routing).version == "2026-07-28"
         code = 0
     except RpcError as error:
         code = error.code

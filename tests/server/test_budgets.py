@@ -258,15 +258,16 @@ async def test_a_session_that_there_is_no_room_for_names_the_setting_and_is_coun
 def test_a_budget_never_gives_more_than_it_has_and_gets_all_of_it_back(asked: list[tuple[str, int]]) -> None:
     budget, taken = Budget(20, 9), list[tuple[str, int]]()
     for owner, amount in asked:
-        lack = budget.lack(owner, amount)
-        own = sum(size for name, size in taken if name == owner)
-        assert (lack == "caller") == (own + amount > 9)
-        assert (lack is not None) == (own + amount > 9 or budget.taken + amount > 20)
-        if lack is None:
-            budget.take(owner, amount)
+        own, total = sum(size for name, size in taken if name == owner), budget.taken
+        refused = budget.take(owner, amount)
+        assert (refused == "caller") == (own + amount > 9)
+        assert (refused is not None) == (own + amount > 9 or total + amount > 20)
+        if refused is None:
             taken.append((owner, amount))
     assert budget.taken == sum(size for _, size in taken)
     for owner, amount in taken:
         budget.give_back(owner, amount)
     assert budget.taken == 0
-    assert all(budget.lack(owner, 9) is None for owner in "abc")
+    for owner in "abc":
+        assert budget.take(owner, 9) is None
+        budget.give_back(owner, 9)

@@ -7,7 +7,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolcrib.protocol.failures import HEADER_MISMATCH, RpcError
 from toolcrib.protocol.versions import PROTOCOL_VERSION_KEY, is_modern
@@ -76,18 +76,30 @@ def request_headers(
     return headers
 
 
-def check_headers(headers: Mapping[str, str], method: str, params: Mapping[str, Any]) -> None:
-    """Raise `RpcError` if the headers of a request, by lower-case name, do not repeat what its body says."""
+class RoutingHeaders(NamedTuple):
+    """What the headers of a request repeat of its body; None for a header that is missing."""
+
+    version: str | None
+    method: str | None
+    name: str | None
+    """Decoded; None also for one that is encoded badly."""
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> "RoutingHeaders":
+        """Those among the headers of a request, by lower-case name."""
+        return cls(headers.get(VERSION_HEADER), headers.get(METHOD_HEADER), decode_header(headers.get(NAME_HEADER)))
+
+
+def check_headers(found: RoutingHeaders, method: str, params: Mapping[str, Any]) -> None:
+    """Raise `RpcError` if the headers of a request do not repeat what its body says."""
     meta = params.get("_meta")
     version = meta.get(PROTOCOL_VERSION_KEY) if isinstance(meta, Mapping) else None
-    if version is None or headers.get(VERSION_HEADER) != version:
+    if version is None or found.version != version:
         raise _mismatch(VERSION_HEADER, "the request envelope's protocol version")
-    if headers.get(METHOD_HEADER) != method:
+    if found.method != method:
         raise _mismatch(METHOD_HEADER, "the request body's method")
     param = NAMED.get(method)
-    if param is None or (name := params.get(param)) is None:
-        return
-    if decode_header(headers.get(NAME_HEADER)) != name:
+    if param is not None and (name := params.get(param)) is not None and found.name != name:
         raise _mismatch(NAME_HEADER, f"the request body's {param!r} parameter")
 
 

@@ -13,7 +13,7 @@ from toolcrib.protocol.failures import (
     UNSUPPORTED_PROTOCOL_VERSION,
     RpcError,
 )
-from toolcrib.protocol.headers import check_headers
+from toolcrib.protocol.headers import RoutingHeaders, check_headers
 from toolcrib.protocol.shapes import (
     Problem,
     Shape,
@@ -219,10 +219,10 @@ def is_valid_notification(method: str, version: str, params: Mapping[str, Any] |
     return shape({} if params is None else params) is None
 
 
-def read_envelope(method: str, params: Mapping[str, Any] | None, headers: Mapping[str, str] | None = None) -> Envelope:
+def read_envelope(method: str, params: Mapping[str, Any] | None, headers: RoutingHeaders | None = None) -> Envelope:
     """Return who sent a request of a modern version. Raises `RpcError`.
 
-    `headers` are those of a request over HTTP, by lower-case name. A client that contradicts itself is refused with
+    `headers` are those of a request over HTTP. A client that contradicts itself is refused with
     that, before it learns that its version is not spoken here.
 
     >>> read_envelope("tools/list", {"_meta": {PROTOCOL_VERSION_KEY: "2026-07-28"}})

@@ -75,7 +75,7 @@ def to_context(
         token=head.token,
         memo={} if head.step_up is None else {LACKING_SCOPES: frozenset()},
     )
-    return apply_scope(ctx, head.around)
+    return apply_scope(ctx)
 
 
 def to_call_context(exchange: Exchange) -> Context:

@@ -13,26 +13,15 @@ from starlette.types import Scope
 from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
 from toolcrib.protocol.messages import RequestId
 from toolcrib.protocol.serving import ServerSession
-from toolcrib.providers.request_scope import (
-    SHOW_ALL_HEADER,
-    SHOW_ALL_PARAMETER,
-    RequestScope,
-    current_scope,
-    show_all_from_request,
-)
-from toolcrib.server.auth.authentication import CALLER_KEY, OWN_CREDENTIAL_KEY, STEP_UP_KEY, StepUp, sdk_caller
+from toolcrib.protocol.versions import is_modern
+from toolcrib.providers.request_scope import SHOW_ALL_HEADER, SHOW_ALL_PARAMETER, show_all_from_request
+from toolcrib.server.auth.authentication import CALLER_KEY, StepUp, sdk_caller
 from toolcrib.types import LOCAL, Caller, Object, ToolProvider
 
 PROVIDERS_KEY: Final = "toolcrib.providers"
 """ASGI scope key: a tuple of providers that come with this request."""
 OVERRIDING_KEY: Final = "toolcrib.overriding"
 """ASGI scope key: the same for providers that take precedence over shared ones."""
-SHOW_ALL_KEY: Final = "toolcrib.show_all"
-"""ASGI scope key: whether to list every tool by name, whatever the client asks for."""
-REQUEST_SCOPE_KEY: Final = "toolcrib.request_scope"
-"""ASGI scope key: the request-scoped providers and settings of the task that received the request."""
-REPLICA_KEY: Final = "toolcrib.replica"
-"""ASGI scope key: the id of this process among those that serve the address together; missing if it is alone."""
 SESSION_HEADER: Final = "mcp-session-id"
 
 
@@ -83,8 +72,6 @@ class HttpHead:
     """Providers of this request only."""
     overriding: tuple[ToolProvider, ...] = ()
     """The same, whose tools take precedence over shared ones."""
-    around: RequestScope | None = None
-    """Context variables of the task that received the request; None for those of the current task."""
     replica: str = ""
     """The id of this process, if others may serve the same address."""
     step_up: StepUp | None = None
@@ -118,10 +105,13 @@ class Exchange:
 
     meta: Mapping[str, Any] = field(init=False)
     """The message's `_meta`; empty without one."""
+    is_modern: bool = field(init=False)
+    """Whether it is of 2026-07-28 or later."""
 
     def __post_init__(self) -> None:
         meta = self.params.get("_meta")
         self.meta = meta if type(meta) is dict or isinstance(meta, Mapping) else {}
+        self.is_modern = is_modern(self.version)
 
     @property
     def head(self) -> HttpHead:
@@ -134,19 +124,18 @@ class Exchange:
             self.head.step_up.ask(scopes)
 
 
-def http_head(scope: Scope) -> HttpHead:
-    """What the scope of an ASGI request says."""
+def http_head(scope: Scope, *, is_own: bool = False, replica: str = "", step_up: StepUp | None = None) -> HttpHead:
+    """What the scope of an ASGI request says; `is_own` if its credential is one that only this server knows."""
     # Of a header that comes twice, the first one counts.
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
     return HttpHead(
         headers=headers,
-        show_all=scope.get(SHOW_ALL_KEY, _asked_to_show_all(scope, headers)),
-        token="" if scope.get(OWN_CREDENTIAL_KEY) else _bearer_token(headers),
+        show_all=_asked_to_show_all(scope, headers),
+        token="" if is_own else _bearer_token(headers),
         providers=tuple(scope.get(PROVIDERS_KEY, ())),
         overriding=tuple(scope.get(OVERRIDING_KEY, ())),
-        around=scope.get(REQUEST_SCOPE_KEY),
-        replica=scope.get(REPLICA_KEY, ""),
-        step_up=scope.get(STEP_UP_KEY),
+        replica=replica,
+        step_up=step_up,
     )
 
 
@@ -168,11 +157,3 @@ def request_caller(scope: Scope | None) -> Caller:
     """
     caller: Caller | None = scope.get(CALLER_KEY) if scope is not None else None
     return caller or sdk_caller(scope) or LOCAL
-
-
-def capture_request_scope(scope: Scope) -> Scope:
-    """The scope of an HTTP request, with the request-scoped providers and settings of the current task.
-
-    Call this in the request's own task: sessions are served in other tasks, which do not see its context variables.
-    """
-    return {**scope, REQUEST_SCOPE_KEY: current_scope()}

@@ -25,11 +25,6 @@ from toolcrib.types import LOCAL, Authenticator, AuthenticatorWithRoutes, Caller
 
 CALLER_KEY: Final = "toolcrib.caller"
 """ASGI scope key under which authentication leaves the caller."""
-
-OWN_CREDENTIAL_KEY: Final = "toolcrib.own_credential"
-"""ASGI scope key of a request whose credential is toolcrib's own, and means nothing to other servers."""
-STEP_UP_KEY: Final = "toolcrib.step_up"
-"""ASGI scope key of the `StepUp` of a request."""
 NO_TOKEN: Final = "No bearer token."  # noqa: S105 - a message
 """The message of the error for a request without credentials."""
 CHALLENGE: Final = 'Bearer realm="toolcrib"'
@@ -230,13 +225,6 @@ class StepUp:
         self.error = insufficient_scope(scopes | self._caller.scopes)
 
 
-def ask_for_scopes(request: Request | None, scopes: frozenset[str]) -> None:
-    """Have a request answered with the scopes that it lacks, if its client can get them."""
-    found = None if request is None else request.scope.get(STEP_UP_KEY)
-    if isinstance(found, StepUp):
-        found.ask(scopes)
-
-
 def insufficient_scope(scopes: Iterable[str]) -> InsufficientScope:
     """The error for a token that needs all of these scopes."""
     needed = sorted(set(scopes))
@@ -296,11 +284,8 @@ def sdk_caller(scope: Scope | None) -> Caller | None:
     return None if token is None else _caller_of_token(token)
 
 
-def credential_of(scope: Scope) -> object:
-    """What alone may use a session that a request opens; None where nothing authenticates callers."""
-    caller: Caller | None = scope.get(CALLER_KEY)
-    if caller is not None:
-        return caller.key
+def sdk_credential(scope: Scope) -> object:
+    """What alone may use a session that a request opens, as the surrounding server says; None if it does not."""
     if (user := scope.get("user")) is None:
         return None
     from mcp.server.auth.middleware.bearer_auth import (  # noqa: PLC0415 - as above
@@ -342,14 +327,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_from_elsewhere(scope: Scope) -> bool:
-    """Whether another machine sent the request. A socket in the file system belongs to this one, and has no address.
+def is_from_elsewhere(client: tuple[str, int] | None) -> bool:
+    """Whether a request of this client comes from another machine. A socket in the file system has no address.
 
-    >>> [is_from_elsewhere({"client": (host, 1)}) for host in ("127.0.0.2", "::1", "::ffff:127.0.0.1", "", "10.0.0.7")]
+    >>> [is_from_elsewhere((host, 1)) for host in ("127.0.0.2", "::1", "::ffff:127.0.0.1", "", "10.0.0.7")]
     [False, False, False, False, True]
     """
-    peer = scope.get("client")
-    return _is_of_another_machine(str(peer[0])) if peer else False
+    return client is not None and _is_of_another_machine(client[0])
 
 
 @lru_cache(maxsize=1024)

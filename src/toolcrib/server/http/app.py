@@ -42,9 +42,6 @@ from toolcrib.protocol.failures import METHOD_NOT_FOUND
 from toolcrib.providers.adapters import adapt
 from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import (
-    CALLER_KEY,
-    OWN_CREDENTIAL_KEY,
-    STEP_UP_KEY,
     HostRules,
     Identity,
     RequestAuthenticator,
@@ -58,10 +55,10 @@ from toolcrib.server.auth.authentication import (
     sdk_caller,
 )
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import OVERRIDING_KEY, PROVIDERS_KEY, request_caller
-from toolcrib.server.http.budgets import RequestBudgets, Taken, owner_of
+from toolcrib.server.exchange import OVERRIDING_KEY, PROVIDERS_KEY
+from toolcrib.server.http.budgets import RequestBudgets
 from toolcrib.server.http.errors import error_response, forbidden, unauthorized
-from toolcrib.server.http.requests import Answer, AsgiRequest, HttpRequest, read_body, read_head
+from toolcrib.server.http.requests import Answer, AsgiRequest, BodyNotReadError, HttpRequest, read_body
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.types import Authenticator, Caller, ToolProvider
 
@@ -92,8 +89,6 @@ _RESOLVERS_KEY: Final = "toolcrib.caller_resolvers"
 """ASGI scope key: pairs of a `ResolveCallerProviders` to run after authentication, and the scope key for its result."""
 
 _BAD_REQUEST: Final = 400
-_FROM_HERE_ONLY: Final = "from here only"
-"""Whether what the guard lets pass for its head is let pass only from this machine."""
 _TWO_LENGTHS: Final = InvalidRequest(
     "The request has both Content-Length and Transfer-Encoding; nothing was run.", hint="Send one of the two."
 )
@@ -170,8 +165,10 @@ class HttpApp(AsgiApp):
             *authenticator_routes(authenticator),
         )
         """What is served without authentication."""
-        self._authentication = Authentication(authenticator)
+        self._authenticator = authenticator
         self._budgets = RequestBudgets(options)
+        self._unmetered_bytes = min(options.max_body_bytes, options.max_body_nodes)
+        """Of a body that cannot hold too many values."""
         self._guard = HostOriginMiddleware(
             _RouteMiddleware(self._serve_asgi, self.routes, self._lifespan, paths),
             options,
@@ -193,77 +190,81 @@ class HttpApp(AsgiApp):
         if self._starting is not None:
             await self._starting.wait()
         # What the guard refuses, it refuses for the head; only strangers differ by their addresses.
-        from_here_only = request.memo.get(_FROM_HERE_ONLY)
-        if from_here_only is None or (from_here_only and is_from_elsewhere(request.scope)):
+        if not request.head.is_allowed or (self._guard.is_open and is_from_elsewhere(request.client)):
             refused = self._guard.refusal(request.scope)
             if refused is not None:
                 await request.respond(Answer.of(refused))
                 return
-            request.memo[_FROM_HERE_ONLY] = self._guard.is_open
+            request.head.is_allowed = True
         await self._answer(request)
 
     async def _answer(self, request: HttpRequest) -> None:
         """Answer a request at one of the endpoint's paths."""
-        identity = await self._authentication.identify(request.scope)
-        if isinstance(identity, Response):
-            await request.respond(Answer.of(identity))
-            return
-        step_up = None
-        if identity is None:
-            request.caller = request_caller(request.scope)
-        else:
-            request.caller = identity.caller
-            known = {CALLER_KEY: identity.caller, OWN_CREDENTIAL_KEY: identity.is_own}
-            if identity.can_step_up and request.method == "POST":
-                known[STEP_UP_KEY] = step_up = StepUp(identity.caller)
-            request.scope = {**request.scope, **known}
-        request.own_head = None if step_up is not None else identity is not None and identity.is_own
-        is_stream = read_head(request).listens
-        if identity is None or identity.expires is None or not is_stream:
-            await self._answer_within_budget(request, step_up, is_stream=is_stream)
+        if self._authenticator is not None:
+            refused = await self._identify(self._authenticator, request)
+            if refused is not None:
+                await request.respond(Answer.of(refused))
+                return
+        identity = request.identity
+        if identity is None or identity.expires is None or not request.head.listens:
+            await self._answer_caller(request)
             return
         # No stream outlives its token.
         with anyio.move_on_after(max(0.0, identity.expires - time.time())) as valid:
-            await self._answer_within_budget(request, step_up, is_stream=is_stream)
+            await self._answer_caller(request)
         if valid.cancelled_caught and request.has_begun:
             await request.end()
 
-    async def _answer_within_budget(self, request: HttpRequest, step_up: StepUp | None, *, is_stream: bool) -> None:
+    async def _identify(self, authenticator: Authenticator, request: HttpRequest) -> Response | None:
+        """Find out who has sent a request. Returns the response if it is refused."""
+        scope = request.scope
         try:
-            taken = self._budgets.take(owner_of(request), request.length, is_stream=is_stream)
-        except RateLimited as error:
-            await self._refuse(request, error)
-            return
-        try:
-            refused = await _add_providers(request) if _RESOLVERS_KEY in request.scope else None
-            answer = refused or await self._answer_with_body(request, taken)
-            if step_up is not None and step_up.error is not None and not request.has_begun:
-                answer = Answer.of(self._authentication.forbidden(step_up.error, request.scope))
-            if answer is not None:
-                await request.finish(answer)
-        finally:
-            taken.give_back()
+            if isinstance(authenticator, RequestAuthenticator):
+                identity = await authenticator.identify(scope)
+            else:
+                caller = await authenticator.authenticate(Headers(scope=scope))
+                identity = Identity(caller=caller, is_own=isinstance(authenticator, StaticTokens))
+            check_not_local(identity.caller)
+        except NotAuthenticated as error:
+            return unauthorized(error, authenticator, scope)
+        except InsufficientScope as error:
+            return forbidden(error, authenticator, scope)
+        except (ServerUnavailable, StateUnavailable) as error:
+            return error_response(503, error, headers={"Retry-After": "10"})
+        request.identity, request.caller = identity, identity.caller
+        if identity.can_step_up and request.head.method == "POST":
+            request.step_up = StepUp(identity.caller)
+        return None
 
-    async def _answer_with_body(self, request: HttpRequest, taken: Taken) -> Answer | None:
-        body = b""
-        if request.method == "POST":
-            try:
-                found = await read_body(request, self.options, taken.count)
-            except RateLimited as error:
-                await self._refuse(request, error)
-                return None
-            if not isinstance(found, bytes):
-                return found
-            body = found
+    async def _answer_caller(self, request: HttpRequest) -> None:
+        """Answer a request whose sender is known, within what it may have under way."""
         try:
+            self._budgets.take(request)
+            answer = await self._endpoint_answer(request)
+            if request.step_up is not None and request.step_up.error is not None and not request.has_begun:
+                assert self._authenticator is not None  # noqa: S101 - it has made the step-up
+                answer = Answer.of(forbidden(request.step_up.error, self._authenticator, request.scope))
+            if answer is not None:
+                await request.respond(answer)
+        except RateLimited as error:
+            self._report_refusal(request.caller, request.head.method, error)
+            await request.respond(Answer.of(error_response(503 if error.data["of"] == "all" else 429, error)))
+        finally:
+            self._budgets.give_back(request)
+
+    async def _endpoint_answer(self, request: HttpRequest) -> Answer | None:
+        """What the endpoint answers. Raises `RateLimited` if there is no room for the body."""
+        if _RESOLVERS_KEY in request.head.scope and (refused := await _add_providers(request)) is not None:
+            return refused
+        try:
+            body = request.body
+            if body is None or len(body) > self._unmetered_bytes:
+                body = await read_body(request, self.options, self._budgets.count)
             return await self._endpoint.answer(request, body)
+        except BodyNotReadError as error:
+            return error.answer
         except NotStarted:
             return Answer.of(error_response(503, _NOT_RUNNING, headers={"Retry-After": "1"}))
-
-    async def _refuse(self, request: HttpRequest, error: RateLimited) -> None:
-        """Refuse a request for which there is no room."""
-        self._report_refusal(request.caller, request.method, error)
-        await request.respond(Answer.of(error_response(503 if error.data["of"] == "all" else 429, error)))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -403,12 +404,9 @@ class HostOriginMiddleware:
             return 421, _not_allowed("Host", host, "http.allowed_hosts")
         if origin and not self._hosts.allows_origin(origin, host):
             return 403, _not_allowed("Origin", origin, "http.allowed_origins")
-        return None if is_health else self._stranger_problem(scope, host)
-
-    def _stranger_problem(self, scope: Scope, host: str) -> tuple[int, InvalidRequest] | None:
-        if not self.is_open or self._hosts.is_named(host) or not is_from_elsewhere(scope):
-            return None
-        return (403, _OPEN) if sdk_caller(scope) is None else None
+        is_guarded = self.is_open and not is_health and not self._hosts.is_named(host)
+        is_stranger = is_guarded and is_from_elsewhere(scope.get("client")) and sdk_caller(scope) is None
+        return (403, _OPEN) if is_stranger else None
 
     def _size_problem(self, scope: Scope) -> tuple[int, InvalidRequest] | None:
         options, headers = self._options, scope["headers"]
@@ -510,7 +508,7 @@ async def _add_providers(request: HttpRequest) -> Answer | None:
     """Run the resolvers that `CallerProviders` left in the scope. Returns the answer to a request that they refuse."""
     for resolve, key in request.scope[_RESOLVERS_KEY]:
         scope = request.scope
-        found = await _resolved(partial(resolve, request_caller(scope), Request(scope)))
+        found = await _resolved(partial(resolve, request.caller, Request(scope)))
         if isinstance(found, Response):
             return Answer.of(found)
         request.scope = {**scope, key: (*scope.get(key, ()), *found)}
@@ -537,41 +535,3 @@ async def _adapted(resolve: Callable[[], object | Awaitable[object]]) -> tuple[T
     if found is None:
         return ()
     return tuple(adapt(provider) for provider in (found if isinstance(found, (list, tuple)) else (found,)))
-
-
-# -- authentication --------------------------------------------------------------------------------------------------
-
-
-class Authentication:
-    """Finds out who sends a request."""
-
-    def __init__(self, authenticator: Authenticator | None) -> None:
-        """Without an authenticator, anyone may send requests."""
-        self._authenticator = authenticator
-        self._identify = authenticator.identify if isinstance(authenticator, RequestAuthenticator) else self._plain
-
-    async def identify(self, scope: Scope) -> Identity | Response | None:
-        """The sender, None if nothing authenticates senders, or the response to a request that is refused."""
-        authenticator = self._authenticator
-        if authenticator is None:
-            return None
-        try:
-            identity = await self._identify(scope)
-            check_not_local(identity.caller)
-        except NotAuthenticated as error:
-            return unauthorized(error, authenticator, scope)
-        except InsufficientScope as error:
-            return self.forbidden(error, scope)
-        except (ServerUnavailable, StateUnavailable) as error:
-            return error_response(503, error, headers={"Retry-After": "10"})
-        return identity
-
-    async def _plain(self, scope: Scope) -> Identity:
-        assert self._authenticator is not None  # noqa: S101 - without one, nothing asks
-        caller = await self._authenticator.authenticate(Headers(scope=scope))
-        return Identity(caller=caller, is_own=isinstance(self._authenticator, StaticTokens))
-
-    def forbidden(self, error: InsufficientScope, scope: Scope) -> Response:
-        """The response to a caller whose token lacks scopes."""
-        assert self._authenticator is not None  # noqa: S101 - as above
-        return forbidden(error, self._authenticator, scope)

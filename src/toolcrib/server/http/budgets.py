@@ -11,20 +11,9 @@ from toolcrib.server.http.requests import HttpRequest
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import LOCAL
 
-Owner = tuple[str | None, str | None, str]
-"""Whose use is counted: the key of a caller, or an address."""
-
 _RETRY_AFTER_S: Final = 5
 _ALL_BYTES: Final = "http.max_pending_bytes"
 _ALL_STREAMS: Final = "http.max_streams"
-
-
-def owner_of(request: HttpRequest) -> Owner:
-    """The caller of a request; its address if no caller has to authenticate."""
-    caller = request.caller
-    if caller is not LOCAL:
-        return caller.key
-    return None, None, f"{(request.scope.get('client') or [''])[0]}"
 
 
 class Budget:
@@ -38,16 +27,16 @@ class Budget:
         self.taken = 0
         self._by_owner: dict[Hashable, int] = {}
 
-    def lack(self, owner: Hashable, amount: int = 1) -> Literal["caller", "all"] | None:
-        """Who has too much for another amount: this owner, or all together; None if there is room."""
-        if self._by_owner.get(owner, 0) + amount > self.each:
+    def take(self, owner: Hashable, amount: int = 1) -> Literal["caller", "all"] | None:
+        """Count another amount if there is room for it, else return who has too much: this owner, or all together."""
+        taken = self._by_owner.get(owner, 0) + amount
+        if taken > self.each:
             return "caller"
-        return "all" if self.taken + amount > self.total else None
-
-    def take(self, owner: Hashable, amount: int = 1) -> None:
-        """Count an amount, whether or not there is room for it."""
+        if self.taken + amount > self.total:
+            return "all"
         self.taken += amount
-        self._by_owner[owner] = self._by_owner.get(owner, 0) + amount
+        self._by_owner[owner] = taken
+        return None
 
     def give_back(self, owner: Hashable, amount: int = 1) -> None:
         """Count it no longer."""
@@ -68,53 +57,38 @@ class RequestBudgets:
         self.bytes = Budget(max(options.max_pending_bytes, least), max(options.max_pending_bytes_per_caller, least))
         self.streams = Budget(options.max_streams, options.max_streams_per_caller)
 
-    def take(self, owner: Owner, length: int | None, *, is_stream: bool) -> "Taken":
-        """Take what a request needs. Raises `RateLimited`.
+    def take(self, request: HttpRequest) -> None:
+        """Take what a request needs. Raises `RateLimited`; `give_back` has to follow in any case.
 
         The bytes of a request count until it is answered: those that its head declares at once, others as they come.
         """
-        if is_stream and (of := self.streams.lack(owner)) is not None:
-            raise _too_many_streams(of, self.streams)
+        caller, head = request.caller, request.head
+        address = "" if request.client is None else request.client[0]
+        request.owner = owner = (None, None, address) if caller is LOCAL else caller.key
+        if head.listens:
+            if (of := self.streams.take(owner)) is not None:
+                raise _too_many_streams(of, self.streams)
+            request.is_counted_stream = True
         # Without a length it comes in chunks, and if it is too large, it is answered without being read.
-        declared = 0 if length is None or length > self._max_body_bytes else length
-        taken = Taken(self, owner, is_stream=is_stream, is_declared=length is not None)
-        if declared:
-            taken.take(declared)
-        if is_stream:
-            self.streams.take(owner)
-        return taken
+        if head.length and head.length <= self._max_body_bytes:
+            self._take_bytes(request, head.length)
 
-
-class Taken:
-    """What one request has taken."""
-
-    __slots__ = ("_budgets", "_bytes", "_is_declared", "_is_stream", "_owner")
-
-    def __init__(self, budgets: RequestBudgets, owner: Owner, *, is_stream: bool, is_declared: bool) -> None:
-        self._budgets = budgets
-        self._owner = owner
-        self._is_stream = is_stream
-        self._is_declared = is_declared
-        self._bytes = 0
-
-    def take(self, size: int) -> None:
-        """Take more bytes. Raises `RateLimited`."""
-        if size and (of := self._budgets.bytes.lack(self._owner, size)) is not None:
-            raise _too_many_bytes(of, self._budgets.bytes)
-        self._budgets.bytes.take(self._owner, size)
-        self._bytes += size
-
-    def count(self, size: int) -> None:
+    def count(self, request: HttpRequest, size: int) -> None:
         """Take the bytes of a part of the body, unless its head has declared them. Raises `RateLimited`."""
-        if not self._is_declared:
-            self.take(size)
+        if request.head.length is None and size:
+            self._take_bytes(request, size)
 
-    def give_back(self) -> None:
-        """Give all of it back."""
-        if self._bytes:
-            self._budgets.bytes.give_back(self._owner, self._bytes)
-        if self._is_stream:
-            self._budgets.streams.give_back(self._owner)
+    def _take_bytes(self, request: HttpRequest, size: int) -> None:
+        if (of := self.bytes.take(request.owner, size)) is not None:
+            raise _too_many_bytes(of, self.bytes)
+        request.counted_bytes += size
+
+    def give_back(self, request: HttpRequest) -> None:
+        """Give back what a request has taken."""
+        if request.counted_bytes:
+            self.bytes.give_back(request.owner, request.counted_bytes)
+        if request.is_counted_stream:
+            self.streams.give_back(request.owner)
 
 
 def _too_many_bytes(of: Literal["caller", "all"], budget: Budget) -> RateLimited:

@@ -121,10 +121,9 @@ class ConnectionLimits:
 
     def admit(self, peer: str) -> bool:
         """Count a connection; false if there are too many already."""
-        if self._open.lack(peer) is not None:
+        if self._open.take(peer) is not None:
             self._refuse(self._refused, "http.max_connections")
             return False
-        self._open.take(peer)
         return True
 
     def release(self, peer: str) -> None:
@@ -133,10 +132,9 @@ class ConnectionLimits:
 
     def keep_unread(self, peer: str, size: int) -> bool:
         """Count bytes that a client has yet to read; false if there are too many already."""
-        if self._unread.lack(peer, size) is not None:
+        if self._unread.take(peer, size) is not None:
             self._refuse(self._cut_off, "http.max_unread_bytes")
             return False
-        self._unread.take(peer, size)
         return True
 
     def forget_unread(self, peer: str, size: int) -> None:
@@ -231,10 +229,12 @@ class Connection(asyncio.Protocol):
         """Who is counted for this connection."""
         self._unread = 0
         """The bytes that are counted as not read by the client."""
-        self._deadline: TimerHandle | None = None
+        self.deadline: TimerHandle | None = None
+        """Set while something is to arrive by a certain time."""
         self._closed = False
         self._probe: TimerHandle | None = None
-        self._is_reading = True
+        self.is_reading = True
+        """Whether the client may send more."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it."""
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what has come."""
-        if not self.is_closing:
+        if not self._closed:
             self.reader.data_received(data)
 
     def eof_received(self) -> bool:
@@ -323,10 +323,14 @@ class Connection(asyncio.Protocol):
     # -- for readers -------------------------------------------------------------------------------------------------
 
     @cached_property
-    def addresses(self) -> dict[str, tuple[str, int] | None]:
-        """The two ends of the connection, as an ASGI scope has them."""
-        ends = {"client": "peername", "server": "sockname"}
-        return {end: _address(self.transport.get_extra_info(name)) for end, name in ends.items()}
+    def client(self) -> tuple[str, int] | None:
+        """The client's end of the connection, as an ASGI scope has it."""
+        return _address(self.transport.get_extra_info("peername"))
+
+    @cached_property
+    def server(self) -> tuple[str, int] | None:
+        """The other end."""
+        return _address(self.transport.get_extra_info("sockname"))
 
     @property
     def is_closing(self) -> bool:
@@ -335,23 +339,18 @@ class Connection(asyncio.Protocol):
 
     def set_reading(self, *, wanted: bool) -> None:
         """Let the client send more, or make it wait."""
-        if wanted is not self._is_reading and not self.is_closing:
-            self._is_reading = wanted
+        if wanted is not self.is_reading and not self.is_closing:
+            self.is_reading = wanted
             (self.transport.resume_reading if wanted else self.transport.pause_reading)()
 
     def set_deadline(self, seconds: float | None) -> None:
         """Set the deadline of what is to arrive; None for none."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._deadline_passed)
-
-    @property
-    def has_deadline(self) -> bool:
-        """Whether something is to arrive by a certain time."""
-        return self._deadline is not None
+        if self.deadline is not None:
+            self.deadline.cancel()
+        self.deadline = None if seconds is None else self.loop.call_later(seconds, self._deadline_passed)
 
     def _deadline_passed(self) -> None:
-        self._deadline = None
+        self.deadline = None
         self.reader.deadline_passed()
 
     def refuse(self, status: int) -> None:

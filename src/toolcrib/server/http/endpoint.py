@@ -3,7 +3,6 @@
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
-from http import HTTPStatus
 from typing import Final
 
 from starlette.routing import BaseRoute
@@ -25,7 +24,7 @@ from toolcrib.protocol.params import check_version, read_envelope
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, PROGRESS_KEY
 from toolcrib.server.auth.authentication import extra_paths
 from toolcrib.server.engine import Engine, EngineAnswer
-from toolcrib.server.exchange import RESPONSE_ONLY, Exchange
+from toolcrib.server.exchange import Exchange
 from toolcrib.server.http.app import Endpoint, HttpApp, LifespanContext, Listening, Readiness
 from toolcrib.server.http.errors import refusal_status
 from toolcrib.server.http.requests import (
@@ -34,11 +33,8 @@ from toolcrib.server.http.requests import (
     LISTEN_METHOD,
     NOT_ACCEPTED,
     Answer,
-    HeadFacts,
     HttpRequest,
-    head_of,
     method_not_allowed,
-    read_head,
 )
 from toolcrib.server.http.sessions import HttpSessions, SharedSessions
 from toolcrib.server.http.streams import EventStream, StreamChannel
@@ -138,55 +134,52 @@ class StreamableHttpEndpoint:
         """Answer one request. Raises `NotStarted` outside of `running`."""
         if not self._is_running:
             raise NotStarted("The server is not running.")
-        facts = read_head(request)
-        if facts.is_older:
-            return await self._sessions.answer(request, facts, body)
-        if request.method != "POST":
+        if request.head.is_older:
+            return await self._sessions.answer(request, body)
+        if request.head.method != "POST":
             return method_not_allowed("POST")
-        return facts.problem or await self._answer_post(request, facts, body)
+        return request.head.problem or await self._answer_post(request, body)
 
-    async def _answer_post(self, request: HttpRequest, facts: HeadFacts, body: bytes) -> Answer | None:
+    async def _answer_post(self, request: HttpRequest, body: bytes) -> Answer | None:
+        request_id = None
         try:
             message = decode(body)
-        except InvalidMessage as error:
-            return error_answer(error.error, error.id)
-        try:
             if isinstance(message, Request):
-                return await self._answer_request(request, facts, message)
+                request_id = message.id
+                return await self._answer_request(request, message)
             if not isinstance(message, Notification):
                 raise _NO_REQUEST
-            check_version(request.headers[VERSION_HEADER])
+            check_version(request.head.headers[VERSION_HEADER])
+        except InvalidMessage as error:
+            return error_answer(error.error, error.id)
         except RpcError as error:
-            return error_answer(error, message.id if isinstance(message, Request) else None)
+            return error_answer(error, request_id)
         return ACCEPTED  # such a version has no notification that a server must act upon
 
-    async def _answer_request(self, request: HttpRequest, facts: HeadFacts, message: Request) -> Answer | None:
+    async def _answer_request(self, request: HttpRequest, message: Request) -> Answer | None:
+        head, params = request.head, message.params or {}
         listens = message.method == LISTEN_METHOD
-        if listens and not facts.takes_events:
+        if listens and not head.takes_events:
             return NOT_ACCEPTED
-        if facts.repeated is not None:
-            raise RpcError(HEADER_MISMATCH, f"{facts.repeated} header appears more than once")
-        envelope = read_envelope(message.method, message.params, request.headers)
+        if head.repeated is not None:
+            raise RpcError(HEADER_MISMATCH, f"{head.repeated} header appears more than once")
+        envelope = read_envelope(message.method, params, head.routing)
         exchange = Exchange(
             method=message.method,
-            params=message.params or {},
+            params=params,
             id=message.id,
             version=envelope.version,
             caller=request.caller,
-            session_id=facts.session_id,
+            session_id=head.session_id,
             capabilities=envelope.capabilities,
-            http=head_of(request),
-            channel=RESPONSE_ONLY,
+            http=request.http,
         )
-        answers: list[EngineAnswer] = []
-        by_stream = facts.takes_events and (listens or not _STREAM_KEYS.isdisjoint(exchange.meta))
-        with request.ending_with_client():
-            answering = self._answer_by_stream(request, exchange) if by_stream else self._engine.answer(exchange)
-            answers.append(await answering)
-        if not answers:
-            return None  # the client has left
-        body, error = answers[0]
-        return Answer(HTTPStatus.OK, body) if error is None else _with_status(body, error)
+        by_stream = head.takes_events and (listens or not _STREAM_KEYS.isdisjoint(exchange.meta))
+        answering = self._answer_by_stream(request, exchange) if by_stream else self._engine.answer(exchange)
+        answer = await request.until_left(answering)
+        if answer is None:
+            return None
+        return Answer(200, answer.body) if answer.error is None else _with_status(answer.body, answer.error)
 
     async def _answer_by_stream(self, request: HttpRequest, exchange: Exchange) -> EngineAnswer:
         stream = EventStream(request)
@@ -206,7 +199,7 @@ def error_answer(error: RpcError, request_id: int | str | None) -> Answer:
 def _with_status(body: bytes, error: RpcError) -> Answer:
     refused = refusal_status(error)
     if refused is None:
-        return Answer(_STATUSES.get(error.code, HTTPStatus.OK), body)
+        return Answer(_STATUSES.get(error.code, 200), body)
     status, headers = refused
     lines = tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
     return Answer(status, body, (JSON_LINE, *lines))

@@ -6,21 +6,23 @@ the whole connection, and stays there: nothing is parsed by two parsers that may
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from starlette.types import Scope
 
 from toolcrib.server.http.connections import Connection, Reader
 from toolcrib.server.http.framing import frame, head_size, skip_blank_lines
-from toolcrib.server.http.requests import JSON_LINE, Answer, HttpRequest, Lines, read_headers
+from toolcrib.server.http.requests import JSON_LINE, SHUTDOWN_ANSWER, Answer, Head, HttpRequest, Lines
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _POST: Final = b"POST "
 _HEAD_END: Final = b"\r\n\r\n"
@@ -39,6 +41,14 @@ _JSON_LINES: Final = b"%b: %b\r\n" % JSON_LINE
 _CLOSING: Final = b"connection: close\r\n"
 
 
+class Running(Protocol):
+    """A POST that is being answered, in a task of its own."""
+
+    task: "asyncio.Task[None] | None"
+    is_refused: bool
+    """Whether the shutdown has cancelled it."""
+
+
 class Serving(Protocol):
     """What answers the requests."""
 
@@ -46,46 +56,21 @@ class Serving(Protocol):
     """Where they are answered; requests for other paths are for the ASGI app."""
     is_retiring: bool
     """Whether every answer asks its client to close the connection."""
+    running: set[Running]
+    """Requests under way."""
+    serve: Callable[[HttpRequest], Awaitable[None]]
+    """Answers a request. Raises nothing that its client could cause."""
 
-    async def serve(self, request: HttpRequest) -> None:
-        """Answer a request. Raises nothing that its client could cause."""
-
-
-class Head:
-    """The head of a POST; shared by all requests with the same one."""
-
-    __slots__ = ("closes", "headers", "length", "memo", "scope", "size")
-
-    def __init__(self, data: bytes, size: int, length: int) -> None:
-        self.size = size
-        """Of the head, in bytes."""
-        self.length = length
-        """Of the body, in bytes."""
-        first, *lines = data[: size - len(_HEAD_END)].split(b"\r\n")
-        pairs = [(name.lower(), value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in lines)]
-        path = first.split(b" ")[1]
-        self.closes = any(name == b"connection" and value.lower() == b"close" for name, value in pairs)
-        self.scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "scheme": "http",
-            "method": "POST",
-            "path": path.decode(),
-            "raw_path": path,
-            "root_path": "",
-            "query_string": b"",
-            "headers": pairs,
-        }
-        self.headers = read_headers(pairs)
-        self.memo: dict[Any, Any] = {}
+    def ended(self, running: Running) -> None:
+        """Note that a request is under way no longer."""
 
 
 class Heads:
     """Reads heads, and remembers recent ones: a client sends the same head again and again."""
 
-    def __init__(self, paths: Collection[str]) -> None:
-        """`paths` are those of which requests are read."""
+    def __init__(self, paths: Collection[str], max_bytes: int) -> None:
+        """`paths` are those of which requests are read; a head may have so many bytes."""
+        self._max_bytes = max_bytes
         self._paths = frozenset(path.encode() for path in paths)
         self._known: dict[bytes, Head] = {}
         """By their digests, as they contain tokens."""
@@ -108,7 +93,25 @@ class Heads:
         if not data.startswith(_POST) or data[len(_POST) :].partition(b" ")[0] not in self._paths:
             return None
         found = frame(data)
-        return None if found is None else Head(data, found.head, found.body)
+        if found is None or found.head > self._max_bytes:
+            return None
+        first, *lines = data[: found.head - len(_HEAD_END)].split(b"\r\n")
+        path = first.split(b" ")[1]
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": "POST",
+            "path": path.decode(),
+            "raw_path": path,
+            "root_path": "",
+            "query_string": b"",
+            "headers": [
+                (name.lower(), value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in lines)
+            ],
+        }
+        return Head(scope, found.head, found.body)
 
 
 class PlainReader:
@@ -128,7 +131,6 @@ class PlainReader:
         """The bytes of the request that is held; 0 until its head has come."""
         self._request: PlainRequest | None = None
         """What is being answered."""
-        self._task: asyncio.Task[None] | None = None
         self._later = b""
         """What has come while a request is being answered."""
         self._ignored = 0
@@ -176,13 +178,6 @@ class PlainReader:
         self._held.clear()
         self._read(whole)
 
-    def _check_size(self, size: int) -> bool:
-        """Refuse a head of this size if it is too large; returns whether it is not."""
-        if size <= self._connection.limits.options.max_head_bytes:
-            return True
-        self._connection.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        return False
-
     def _read(self, data: bytes) -> None:
         """Read what begins with a request."""
         if data.startswith(b"\r\n"):
@@ -191,50 +186,66 @@ class PlainReader:
             if not (data := bytes(rest)):
                 return
         head = self._heads.read(data)
-        size = head_size(data) if head is None else head.size
+        if head is None:
+            self._read_unusual(data)
+            return
+        connection, whole = self._connection, head.size + head.body_bytes
+        if len(data) < whole and head.body_bytes <= _SMALL_BODY_BYTES:
+            self._hold(data, connection.limits.options.body_timeout_s)
+            self._wanted = whole
+            return
+        if len(data) > whole:
+            self._later = data[whole:]
+            connection.set_reading(wanted=False)
+        if len(data) < whole:
+            connection.set_deadline(connection.limits.options.body_timeout_s)
+        elif connection.deadline is not None:
+            connection.set_deadline(None)
+        request = self._request = PlainRequest(self, connection, head, data[head.size : whole])
+        request.task = connection.loop.create_task(self._answer(request))
+
+    def _read_unusual(self, data: bytes) -> None:
+        """Wait for the rest of a head, refuse one that is too large, and leave any other to the strict parser."""
+        size = head_size(data)
         if not self._check_size(len(data) if size is None else size):
             return
-        if head is not None:
-            self._read_request(head, data)
-        elif size is None and (data == b"\r" or data[:1].isupper()):
+        if size is None and (data == b"\r" or data[:1].isupper()):
             self._hold(data, self._connection.limits.options.head_timeout_s)
-        else:
-            self._cease()
-            self._connection.set_deadline(None)
-            reader = self._connection.reader = self._hand_over(self._connection)
-            reader.data_received(data)
+            return
+        self._cease()
+        self._connection.set_deadline(None)
+        reader = self._connection.reader = self._hand_over(self._connection)
+        reader.data_received(data)
+
+    def _check_size(self, size: int) -> bool:
+        """Refuse a head of this size if it is too large; returns whether it is not."""
+        if size <= self._connection.limits.options.max_head_bytes:
+            return True
+        self._connection.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return False
 
     def _hold(self, data: bytes, seconds: float) -> None:
         self._held += data
         self._connection.set_deadline(seconds)
 
-    def _read_request(self, head: Head, data: bytes) -> None:
-        options = self._connection.limits.options
-        whole = head.size + head.length
-        if len(data) < whole and head.length <= _SMALL_BODY_BYTES:
-            self._hold(data, options.body_timeout_s)
-            self._wanted = whole
-            return
-        self._later = data[whole:]
-        if self._later:
-            self._connection.set_reading(wanted=False)
-        if len(data) < whole:
-            self._connection.set_deadline(options.body_timeout_s)
-        elif self._connection.has_deadline:
-            self._connection.set_deadline(None)
-        self._request = PlainRequest(self, self._connection, head, data[head.size : whole])
-        self._task = self._connection.loop.create_task(self._answer(self._request))
-
     async def _answer(self, request: "PlainRequest") -> None:
+        serving = self._serving
+        serving.running.add(request)
         try:
-            await self._serving.serve(request)
-        except Exception:
-            logger.exception("a request failed unexpectedly")
-            self._connection.close()
-        else:
+            await serving.serve(request)
             if self._request is request and not self._connection.is_closing:
                 logger.error("a request was not answered")
                 self._connection.close()
+        except asyncio.CancelledError:
+            if not request.is_refused or request.task is None:
+                raise
+            request.task.uncancel()
+            await (request.end() if request.has_begun else request.respond(SHUTDOWN_ANSWER))
+        except Exception:
+            logger.exception("a request failed unexpectedly")
+            self._connection.close()
+        finally:
+            serving.ended(request)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -244,50 +255,43 @@ class PlainReader:
             await self._writable.wait()
         return not self._connection.is_closing
 
-    def begin_answer(self, status: int, lines: Lines, length: int | None) -> bytes:
-        """The head of an answer; without a length, its body comes in chunks."""
+    def begin_answer(self, answer: Answer, *, in_chunks: bool = False) -> bytes:
+        """The head of an answer, whose body may come in chunks."""
+        status, body, lines = answer
         defaults = self._connection.server_state.default_headers
         if defaults is not self._defaults:  # uvicorn replaces them every second, for the date
             self._defaults = defaults
             self._start = b"".join(b"%b: %b\r\n" % pair for pair in defaults)
-        reason = b"200 OK" if status == HTTPStatus.OK else _reason(status)
-        size = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
+        self._is_last = (
+            self._is_last or self._serving.is_retiring or (self._request is not None and self._request.head.closes)
+        )
+        reason = b"200 OK" if status == 200 else _reason(status)  # noqa: PLR2004 - as nearly always
+        size = b"transfer-encoding: chunked" if in_chunks else b"content-length: %d" % len(body)
         own = _JSON_LINES if lines == (JSON_LINE,) else b"".join(b"%b: %b\r\n" % line for line in lines)
-        closing = _CLOSING if self.is_ending else b""
+        closing = _CLOSING if self._is_last else b""
         return b"HTTP/1.1 %b\r\n%b%b\r\n%b%b\r\n" % (reason, self._start, size, own, closing)
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether the connection ends with the answer to the request that has begun."""
-        request = self._request
-        return self._is_last or self._serving.is_retiring or (request is not None and request.head.closes)
 
     def answered(self, request: "PlainRequest") -> None:
         """Go on after an answer."""
         connection = self._connection
-        if connection.is_closing or self._request is not request:
+        if self._request is not request or connection.is_closing:
             return
-        if self.is_ending:
+        if self._is_last or self._serving.is_retiring:
             connection.close()
             return
-        self._request = self._task = None
+        self._request = None
         self._ignored = request.missing  # its deadline stays
-        self._wait_for_next()
+        self._idle_since = connection.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = connection.loop.call_later(connection.limits.options.keep_alive_s, self._close_idle)
         if self._later:
             data, self._later = self._later, b""
             connection.set_reading(wanted=True)
             self.data_received(data)
         elif connection.sends_no_more:
             connection.close()
-        else:
+        elif not connection.is_reading:
             connection.set_reading(wanted=True)
-
-    def _wait_for_next(self) -> None:
-        self._idle_since = self._connection.loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self._connection.loop.call_later(
-                self._connection.limits.options.keep_alive_s, self._close_idle
-            )
 
     def _close_idle(self) -> None:
         """Close a connection that has been idle for long enough. One timer serves for many requests."""
@@ -351,8 +355,8 @@ class PlainReader:
         self.resume_writing()
         if self._request is not None:
             self._request.client_left()
-            if self._request.ends_with_client and self._task is not None:
-                self._task.cancel()
+            if self._request.ends_with_client and self._request.task is not None:
+                self._request.task.cancel()
 
     def _cease(self) -> None:
         if self._idle_timer is not None:
@@ -366,12 +370,12 @@ class PlainRequest(HttpRequest):
     def __init__(self, reader: PlainReader, connection: Connection, head: Head, body: bytes) -> None:
         """`body` is what has come of it."""
         self.head = head
-        self.headers = head.headers
-        self.memo = head.memo
-        self.length = head.length
-        self.scope = {**head.scope, **connection.addresses}
-        self.missing = head.length - len(body)
+        self.client = connection.client
+        self.missing = head.body_bytes - len(body)
         """The bytes of the body that have yet to come."""
+        self.body = None if self.missing else body
+        self.task: asyncio.Task[None] | None = None
+        self.is_refused = False
         self.ends_with_client = False
         self._is_streaming = False
         """Whether the body of the response is being sent in parts."""
@@ -420,36 +424,35 @@ class PlainRequest(HttpRequest):
         self._parts, self._buffered = [], 0
         return part, self.missing > 0
 
-    async def finish(self, answer: Answer) -> None:
-        """Send a whole response, or its body as the last event if a stream of events has begun."""
-        if not await self._reader.writable():  # until then, a stream may still begin
-            return
-        if self.has_begun:
-            await super().finish(answer)
-        else:
-            self._send(answer)
+    @cached_property
+    def scope(self) -> Scope:
+        """As ASGI has it."""
+        return {**self.head.scope, "client": self.client, "server": self._connection.server}
 
     async def respond(self, answer: Answer) -> None:
-        """Send a whole response."""
-        if await self._reader.writable():
-            self._send(answer)
-
-    def _send(self, answer: Answer) -> None:
+        """Send a whole response, or its body as the last event if a stream of events has begun."""
+        reader, transport = self._reader, self._connection.transport
+        if not await reader.writable():  # until then, a stream may still begin
+            return
+        if self.has_begun:
+            await self.send_event(answer.body)
+            await self.end()
+            return
         self.has_begun = True
-        status, body, lines = answer
-        head = self._reader.begin_answer(status, lines, len(body))
-        if len(body) <= _MAX_JOINED_BYTES:
-            self._connection.transport.write(head + body)
+        head = reader.begin_answer(answer)
+        if len(answer.body) <= _MAX_JOINED_BYTES:
+            transport.write(head + answer.body)
         else:
-            self._connection.transport.write(head)
-            self._connection.transport.write(body)
-        self._reader.answered(self)
+            transport.write(head)
+            transport.write(answer.body)
+        reader.answered(self)
 
     async def start(self, status: int, lines: Lines) -> None:
         """Begin a response whose body comes in parts."""
         if await self._reader.writable():
             self.has_begun = self._is_streaming = True
-            self._connection.transport.write(self._reader.begin_answer(status, lines, None))
+            head = self._reader.begin_answer(Answer(status, lines=lines), in_chunks=True)
+            self._connection.transport.write(head)
 
     async def write(self, data: bytes) -> None:
         """Send a part of it."""
@@ -463,24 +466,13 @@ class PlainRequest(HttpRequest):
             self._connection.transport.write(b"0\r\n\r\n")
             self._reader.answered(self)
 
-    def ending_with_client(self) -> contextlib.AbstractContextManager[None]:
-        """Cancel what is done inside when the client disconnects."""
-        return _EndingWithClient(self)
-
-
-class _EndingWithClient(contextlib.AbstractContextManager[None]):
-    """Lets a request be cancelled with its connection."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, request: PlainRequest) -> None:
-        self._request = request
-
-    def __enter__(self) -> None:
-        self._request.ends_with_client = True
-
-    def __exit__(self, *_: object) -> None:
-        self._request.ends_with_client = False
+    async def until_left(self, work: Awaitable[_T]) -> _T | None:
+        """Await the work, which is cancelled when the client disconnects, and with it all that answers the request."""
+        self.ends_with_client = True
+        try:
+            return await work
+        finally:
+            self.ends_with_client = False
 
 
 def _reason(status: int) -> bytes:

@@ -5,26 +5,32 @@ from the bytes of a connection is a `reader.PlainRequest`.
 """
 
 import asyncio
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property, lru_cache
-from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from toolcrib.errors import InvalidRequest
-from toolcrib.protocol.headers import METHOD_HEADER, SESSION_HEADER, VERSION_HEADER, repeated_header
+from toolcrib.protocol.failures import CONNECTION_CLOSED, RpcError
+from toolcrib.protocol.headers import SESSION_HEADER, RoutingHeaders, repeated_header
+from toolcrib.protocol.messages import encode_error
 from toolcrib.protocol.versions import HANDSHAKE_VERSIONS
-from toolcrib.server.exchange import HttpHead, http_head
+from toolcrib.server.auth.authentication import Identity, StepUp, sdk_credential
+from toolcrib.server.exchange import HttpHead, http_head, request_caller
 from toolcrib.server.http.errors import body_too_large, error_response
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.processes.stopping import SHUTTING_DOWN
 from toolcrib.types import LOCAL, Caller
 from toolcrib.upstream.transports.bounds import Meter
 
+_T = TypeVar("_T")
+
+Owner = tuple[str | None, str | None, str]
+"""Whose use is counted: the key of a caller, or an address."""
 Lines = tuple[tuple[bytes, bytes], ...]
 """Headers, their names in lower case."""
 _JSON: Final = "application/json"
@@ -37,6 +43,8 @@ _STREAM_LINES: Final = (
 )
 _WATCH_AFTER_S: Final = 0.1
 """How long a call runs, in seconds, before it is worth a task that watches for its client's disconnect."""
+_RESTART_S: Final = 5
+"""When a client that is turned away by the shutdown may find the server again."""
 LISTEN_METHOD: Final = "subscriptions/listen"
 _LENGTH_DIGITS: Final = 18
 """Of a length; one with more is too large anyway, and takes long to be read."""
@@ -62,38 +70,125 @@ class Answer(NamedTuple):
         return cls(response.status_code, bytes(response.body), lines)
 
 
-ACCEPTED: Final = Answer(HTTPStatus.ACCEPTED)
+ACCEPTED: Final = Answer(202)
 NOT_ACCEPTED: Final = Answer.of(error_response(406, _NOT_ACCEPTED))
+SHUTDOWN_ANSWER: Final = Answer(
+    503,
+    encode_error(None, RpcError(CONNECTION_CLOSED, SHUTTING_DOWN)),
+    (JSON_LINE, (b"retry-after", b"%d" % _RESTART_S)),
+)
+_NOT_DECLARED: Final = Answer.of(error_response(400, _NO_JSON))
+
+
+class BodyNotReadError(Exception):
+    """A body that was not read to its end."""
+
+    def __init__(self, answer: Answer | None) -> None:
+        super().__init__()
+        self.answer = answer
+        """What the client gets; None if it has left."""
+
+
+class Head:
+    """What the head of a request says, read once for all requests with the same one."""
+
+    __slots__ = (
+        "body_bytes",
+        "closes",
+        "headers",
+        "http",
+        "is_allowed",
+        "is_older",
+        "length",
+        "listens",
+        "method",
+        "problem",
+        "repeated",
+        "routing",
+        "scope",
+        "session_id",
+        "size",
+        "takes_events",
+    )
+
+    def __init__(self, scope: Scope, size: int = 0, body_bytes: int = 0) -> None:
+        """`size` is that of its bytes, and `body_bytes` that of the body, where they were read here."""
+        pairs: Lines = scope["headers"]
+        headers = read_headers(pairs)
+        routing = RoutingHeaders.of(headers)
+        takes_json, takes_events = _accepted(headers.get("accept", ""))
+        self.scope = scope
+        """As ASGI has it."""
+        self.size = size
+        self.body_bytes = body_bytes
+        self.method: str = scope["method"]
+        self.headers = headers
+        """By lower-case name. Of one that comes twice, the first line counts."""
+        self.length = read_length(headers.get("content-length", ""))
+        """The length of the body that it declares, in bytes; None for one of unknown length."""
+        self.closes = any(name == b"connection" and value.lower() == b"close" for name, value in pairs)
+        """Whether it asks for an end of the connection."""
+        self.is_older = routing.version is None or routing.version in HANDSHAKE_VERSIONS
+        """Whether it belongs to a session, or opens one."""
+        self.routing = routing
+        self.repeated = repeated_header((name.decode("latin-1"), "") for name, _ in pairs)
+        """A header that must not come twice and does."""
+        self.session_id = headers.get(SESSION_HEADER)
+        self.listens = self.method == "GET" or routing.method == LISTEN_METHOD
+        """Whether the response is a stream that does not end by itself."""
+        self.takes_events = takes_events
+        is_json = headers.get("content-type", "").lower().startswith(_JSON)
+        self.problem = (None if takes_json else NOT_ACCEPTED) if is_json else _NOT_DECLARED
+        """Why a POST cannot be answered; None if it can."""
+        self.is_allowed = False
+        """Whether the app's guard lets such requests pass, at least those of this machine."""
+        self.http: dict[bool, HttpHead] = {}
+        """The same for those who answer the request, by whether its credential is toolcrib's own."""
 
 
 class HttpRequest(ABC):
-    """A request whose head has been read, and what its client gets for it."""
+    """A request whose head has been read, what is known of its sender, and what its client gets for it."""
 
-    scope: Scope
-    """As ASGI has it; what is learned of the request later goes into a copy."""
-    memo: dict[Any, Any]
-    """What follows from the head alone; shared by requests with the same one."""
-    own_head: bool | None = None
-    """Whether its credential is toolcrib's own; None if more than that and the head decides what is known of it."""
+    head: Head
+    body: bytes | None = None
+    """The whole body, if it has come already."""
+    client: tuple[str, int] | None = None
+    """The other end of the connection; None for a socket in the file system."""
+    identity: Identity | None = None
+    """Who has sent it, once that is known; None if nothing authenticates senders."""
     caller: Caller = LOCAL
-    """Who has sent it, once that is known."""
+    step_up: StepUp | None = None
+    """Takes the scopes that it lacks, if its client can get them."""
+    replica = ""
+    """The id of this process, if others may serve the same address."""
+    owner: Owner = (None, None, "")
+    """For whom it is counted."""
+    counted_bytes = 0
+    """Of its body."""
+    is_counted_stream = False
     has_begun = False
     """Whether a part of the response has been sent."""
 
+    @cached_property
+    def scope(self) -> Scope:
+        """As ASGI has it."""
+        return self.head.scope
+
     @property
-    def method(self) -> str:
-        """The HTTP method."""
-        return str(self.scope["method"])
+    def http(self) -> HttpHead:
+        """What its head says to those who answer it."""
+        is_own = self.identity is not None and self.identity.is_own
+        known = self.head.http.get(is_own)
+        if known is None or self.step_up is not None:
+            known = http_head(self.scope, is_own=is_own, replica=self.replica, step_up=self.step_up)
+            if self.step_up is None:
+                self.head.http[is_own] = known
+        return known
 
-    @cached_property
-    def headers(self) -> dict[str, str]:
-        """The headers, by lower-case name. Of one that comes twice, the first line counts."""
-        return read_headers(self.scope["headers"])
-
-    @cached_property
-    def length(self) -> int | None:
-        """The length of the body that the head declares, in bytes; None for one of unknown length."""
-        return read_length(next((value for name, value in self.scope["headers"] if name == b"content-length"), b""))
+    @property
+    def credential(self) -> object:
+        """What alone may use a session that it opens; None where nothing authenticates callers."""
+        return sdk_credential(self.head.scope) if self.identity is None else self.caller.key
 
     @abstractmethod
     async def read_part(self) -> tuple[bytes, bool] | None:
@@ -101,7 +196,7 @@ class HttpRequest(ABC):
 
     @abstractmethod
     async def respond(self, answer: Answer) -> None:
-        """Send a whole response."""
+        """Send a whole response, or its body as the last event if a stream of events has begun."""
 
     @abstractmethod
     async def start(self, status: int, lines: Lines) -> None:
@@ -116,16 +211,8 @@ class HttpRequest(ABC):
         """End it."""
 
     @abstractmethod
-    def ending_with_client(self) -> contextlib.AbstractContextManager[None]:
-        """Cancel what is done inside when the client disconnects."""
-
-    async def finish(self, answer: Answer) -> None:
-        """Send a whole response, or its body as the last event if a stream of events has begun."""
-        if self.has_begun:
-            await self.send_event(answer.body)
-            await self.end()
-        else:
-            await self.respond(answer)
+    async def until_left(self, work: Awaitable[_T]) -> _T | None:
+        """Await the work, which is cancelled when the client disconnects; None if that happens."""
 
     async def start_events(self, lines: Lines = ()) -> None:
         """Begin a response that is a stream of events."""
@@ -141,85 +228,39 @@ def read_headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(tuple(lines))}
 
 
-def read_length(value: bytes) -> int | None:
+def read_length(value: str) -> int | None:
     """The length that a head declares, in bytes; None if that is no number.
 
-    >>> read_length(b"007"), read_length(b"9" * 5_000) == 10**18 - 1, read_length(b"-7")
+    >>> read_length("007"), read_length("9" * 5_000) == 10**18 - 1, read_length("-7")
     (7, True, None)
     """
-    return int(value.lstrip(b"0")[:_LENGTH_DIGITS] or b"0") if value.isdigit() else None
+    is_number = value.isascii() and value.isdigit()
+    return int(value.lstrip("0")[:_LENGTH_DIGITS] or "0") if is_number else None
 
 
-async def read_body(request: HttpRequest, options: HttpOptions, count: Callable[[int], None]) -> bytes | Answer | None:
-    """The body; None if the client left first, and an answer if the body is too large. `count` gets each part's size.
+async def read_body(request: HttpRequest, options: HttpOptions, count: Callable[[HttpRequest, int], None]) -> bytes:
+    """The body. `count` gets the size of each part. Raises `BodyNotReadError`.
 
     A parser cannot be interrupted, so what holds too many values must not reach it.
     """
-    if request.length is not None and request.length > options.max_body_bytes:
-        return Answer.of(error_response(413, body_too_large(options)))
-    parts, meter = list[bytes](), None
+    if request.head.length is not None and request.head.length > options.max_body_bytes:
+        raise BodyNotReadError(Answer.of(error_response(413, body_too_large(options))))
+    parts, meter = list[bytes](), Meter()
     while (found := await request.read_part()) is not None:
         part, more = found
-        count(len(part))
-        if meter is None:
-            if not more and len(part) <= options.max_body_bytes and len(part) <= options.max_body_nodes:
-                return part  # it cannot hold too many values
-            meter = Meter()
+        count(request, len(part))
         parts.append(part)
         meter.add(part)
         if meter.size > options.max_body_bytes or meter.nodes > options.max_body_nodes:
-            return Answer.of(error_response(413, body_too_large(options, meter.size)))
+            raise BodyNotReadError(Answer.of(error_response(413, body_too_large(options, meter.size))))
         if not more:
             return b"".join(parts)
-    return None
-
-
-# -- heads -----------------------------------------------------------------------------------------------------------
-
-
-class HeadFacts(NamedTuple):
-    """What decides, of the head of a request, how it is answered."""
-
-    is_older: bool
-    """Whether it belongs to a session, or opens one."""
-    takes_json: bool
-    takes_events: bool
-    is_json: bool
-    session_id: str | None
-    listens: bool
-    """Whether the response is a stream that does not end by itself."""
-    repeated: str | None
-    """A header that must not come twice and does."""
-
-    @property
-    def problem(self) -> Answer | None:
-        """Why a POST cannot be answered; None if it can."""
-        if not self.is_json:
-            return Answer.of(error_response(400, _NO_JSON))
-        return None if self.takes_json else NOT_ACCEPTED
+    raise BodyNotReadError(None)
 
 
 def method_not_allowed(*allowed: str) -> Answer:
     """The answer to a request with another HTTP method."""
     return Answer.of(error_response(405, _NO_METHOD, headers={"Allow": ", ".join(allowed)}))
-
-
-def read_head(request: HttpRequest) -> HeadFacts:
-    """Read the head of a request."""
-    known: HeadFacts | None = request.memo.get("facts")
-    if known is None:
-        headers = request.headers
-        version, (takes_json, takes_events) = headers.get(VERSION_HEADER), _accepted(headers.get("accept", ""))
-        known = request.memo["facts"] = HeadFacts(
-            is_older=version is None or version in HANDSHAKE_VERSIONS,
-            takes_json=takes_json,
-            takes_events=takes_events,
-            is_json=headers.get("content-type", "").lower().startswith(_JSON),
-            session_id=headers.get(SESSION_HEADER),
-            listens=request.method == "GET" or headers.get(METHOD_HEADER) == LISTEN_METHOD,
-            repeated=repeated_header((name.decode("latin-1"), "") for name, _ in request.scope["headers"]),
-        )
-    return known
 
 
 @lru_cache(maxsize=64)
@@ -233,16 +274,6 @@ def _accepted(accept: str) -> tuple[bool, bool]:
     return not types.isdisjoint({"*/*", "application/*", _JSON}), not types.isdisjoint({"*/*", "text/*", _EVENT_STREAM})
 
 
-def head_of(request: HttpRequest) -> HttpHead:
-    """What the head of a request says to those who answer it."""
-    if request.own_head is not None:
-        known: HttpHead | None = request.memo.get(request.own_head)
-        if known is None:
-            known = request.memo[request.own_head] = http_head(request.scope)
-        return known
-    return http_head(request.scope)
-
-
 # -- requests of ASGI servers ----------------------------------------------------------------------------------------
 
 
@@ -250,10 +281,12 @@ class AsgiRequest(HttpRequest):
     """A request as an ASGI server passes it on."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope = scope
-        self.memo = {}
         self._receive = receive
         self._send = send
+        self.head = Head(scope)
+        self.body = None if self.head.method == "POST" else b""
+        self.client = scope.get("client")
+        self.caller = request_caller(scope)
 
     async def read_part(self) -> tuple[bytes, bool] | None:
         """The next part of the body."""
@@ -263,7 +296,11 @@ class AsgiRequest(HttpRequest):
         return message.get("body", b""), bool(message.get("more_body"))
 
     async def respond(self, answer: Answer) -> None:
-        """Send a whole response."""
+        """Send a whole response, or its body as the last event if a stream of events has begun."""
+        if self.has_begun:
+            await self.send_event(answer.body)
+            await self.end()
+            return
         length = (b"content-length", b"%d" % len(answer.body))
         await self.start(answer.status, (*answer.lines, length))
         await self._send({"type": "http.response.body", "body": answer.body})
@@ -281,15 +318,15 @@ class AsgiRequest(HttpRequest):
         """End it."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    @contextlib.contextmanager
-    def ending_with_client(self) -> Iterator[None]:
-        """Cancel what is done inside when the client disconnects; the whole body must have been read."""
+    async def until_left(self, work: Awaitable[_T]) -> _T | None:
+        """Await the work, which is cancelled when the client disconnects; the whole body must have been read."""
         with anyio.CancelScope() as scope:
             watch = _DisconnectWatch(scope, self._receive)
             try:
-                yield
+                return await work
             finally:
                 watch.end()
+        return None
 
 
 class _DisconnectWatch:

@@ -6,8 +6,8 @@ A session is a row of a table. Nothing runs for it but its requests and, while i
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -28,10 +28,8 @@ from toolcrib.protocol.serving import (
     ServerSession,
     correlated,
 )
-from toolcrib.server.auth.authentication import credential_of
 from toolcrib.server.engine import Engine
 from toolcrib.server.exchange import Exchange
-from toolcrib.server.http.budgets import Owner, owner_of
 from toolcrib.server.http.connections import RateLimitedLog
 from toolcrib.server.http.errors import error_response
 from toolcrib.server.http.requests import (
@@ -39,10 +37,9 @@ from toolcrib.server.http.requests import (
     JSON_LINE,
     NOT_ACCEPTED,
     Answer,
-    HeadFacts,
     HttpRequest,
     Lines,
-    head_of,
+    Owner,
     method_not_allowed,
 )
 from toolcrib.server.http.streams import EventStream, Listener, SessionChannel
@@ -191,39 +188,41 @@ class HttpSessions:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    async def answer(self, request: HttpRequest, facts: HeadFacts, body: bytes) -> Answer | None:
+    async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:
         """Answer a request of a session, or one that opens a session."""
-        if facts.session_id is None:
-            return await self._answer_without_session(request, facts, body)
-        session = await self._find(facts.session_id, request)
+        if request.head.session_id is None:
+            return await self._answer_without_session(request, body)
+        session = await self._find(request.head.session_id, request)
         if not isinstance(session, HttpSession):
             return session
-        with self._in_use(session):
-            answer = await self._answer_in_session(session, request, facts, body)
+        self._use(session)
+        session.requests += 1
+        try:
+            answer = await self._answer_in_session(session, request, body)
+        finally:
+            session.requests -= 1
+            session.used = self._clock()
         return None if answer is None else answer._replace(lines=_with(answer.lines, session.lines))
 
-    async def _answer_in_session(
-        self, session: HttpSession, request: HttpRequest, facts: HeadFacts, body: bytes
-    ) -> Answer | None:
-        if request.method == "POST":
-            return facts.problem or await self._answer_post(session, request, facts, body)
-        if request.method == "GET":
-            return await self._listen(session, request) if facts.takes_events else NOT_ACCEPTED
-        if request.method == "DELETE":
+    async def _answer_in_session(self, session: HttpSession, request: HttpRequest, body: bytes) -> Answer | None:
+        head = request.head
+        if head.method == "POST":
+            return head.problem or await self._answer_post(session, request, body)
+        if head.method == "GET":
+            return await self._listen(session, request) if head.takes_events else NOT_ACCEPTED
+        if head.method == "DELETE":
             await self._end(session)
             return Answer(HTTPStatus.OK)
         return method_not_allowed(*_METHODS)
 
-    async def _answer_post(
-        self, session: HttpSession, request: HttpRequest, facts: HeadFacts, body: bytes
-    ) -> Answer | None:
+    async def _answer_post(self, session: HttpSession, request: HttpRequest, body: bytes) -> Answer | None:
         try:
             event = session.protocol.receive(decode(body))
         except InvalidMessage as invalid:
             return _invalid(invalid)
         match event:
             case RequestReceived():
-                return await self._answer_request(session, event, request, facts)
+                return await self._answer_request(session, event, request)
             case ErrorResponse(request_id, error):
                 return Answer(HTTPStatus.OK, encode_error(request_id, error))
             case RequestCancelled(request_id):
@@ -241,20 +240,17 @@ class HttpSessions:
                     session_id=session.protocol.id,
                     session=session.protocol,
                     capabilities=session.protocol.capabilities,
-                    http=head_of(request),
+                    http=request.http,
                     channel=SessionChannel(session.listener, None),
                 )
                 await self._engine.notified(exchange)
                 return None
         return ACCEPTED
 
-    async def _answer_request(
-        self, session: HttpSession, event: RequestReceived, request: HttpRequest, facts: HeadFacts
-    ) -> Answer:
-        asked, stream = event.request, None
-        params = asked.params or {}
-        if facts.takes_events:
-            stream = EventStream(request, session.lines[1:])
+    async def _answer_request(self, session: HttpSession, event: RequestReceived, request: HttpRequest) -> Answer:
+        asked = event.request
+        params, own_response = asked.params or {}, request if request.head.takes_events else None
+        channel = SessionChannel(session.listener, own_response, session.lines[1:], params.get("_meta"))
         exchange = Exchange(
             method=asked.method,
             params=params,
@@ -264,8 +260,8 @@ class HttpSessions:
             session_id=session.protocol.id,
             session=session.protocol,
             capabilities=event.capabilities,
-            http=head_of(request),
-            channel=SessionChannel(session.listener, stream, params.get("_meta")),
+            http=request.http,
+            channel=channel,
         )
         with anyio.CancelScope() as running:
             session.running[running] = correlated(asked.id)
@@ -274,8 +270,7 @@ class HttpSessions:
             finally:
                 session.protocol.answered(asked.id)
                 del session.running[running]
-                if stream is not None:
-                    stream.close()
+                channel.close()
         if not running.cancelled_caught:
             return Answer(HTTPStatus.OK, body)
         if session.has_ended:
@@ -295,37 +290,42 @@ class HttpSessions:
             caller=request.caller,
             session_id=session.protocol.id,
             session=session.protocol,
-            http=head_of(request),
+            http=request.http,
         )
         try:
-            with request.ending_with_client():
-                await stream.open()
-                async with self._engine.listening(exchange, listener.notify):
-                    await stream.ended.wait()
+            await request.until_left(self._send_notifications(exchange, stream))
         finally:
             listener.stream = None
             stream.close()
         await request.end()
         return None
 
+    async def _send_notifications(self, exchange: Exchange, stream: EventStream) -> None:
+        """Send a session its notifications until its stream is to end."""
+        await stream.open()
+        async with self._engine.listening(exchange, stream.notify):
+            await stream.ended.wait()
+
     # -- opening and finding sessions ----------------------------------------------------------------------------------
 
-    async def _answer_without_session(self, request: HttpRequest, facts: HeadFacts, body: bytes) -> Answer:
-        if request.method not in _METHODS:
+    async def _answer_without_session(self, request: HttpRequest, body: bytes) -> Answer:
+        head = request.head
+        if head.method not in _METHODS:
             return method_not_allowed(*_METHODS)
-        if request.method != "POST":
-            return _NO_SESSION if facts.takes_events or request.method == "DELETE" else NOT_ACCEPTED
+        if head.method != "POST":
+            return _NO_SESSION if head.takes_events or head.method == "DELETE" else NOT_ACCEPTED
+        if head.problem is not None:
+            return head.problem
         try:
-            message = decode(body)
+            return await self._open_with(request, decode(body))
         except InvalidMessage as invalid:
-            return facts.problem or _invalid(invalid)
-        return facts.problem or await self._open_with(request, message)
+            return _invalid(invalid)
 
     async def _open_with(self, request: HttpRequest, message: Message) -> Answer:
         """Open a session, if the message is for that."""
         if not isinstance(message, Request) or message.method != "initialize":
             return _NO_SESSION
-        owner = owner_of(request)
+        owner = request.owner
         if not await self._reserve(owner):
             return self._refuse(request)
         try:
@@ -347,13 +347,13 @@ class HttpSessions:
             caller=caller,
             session_id=session_id,
             session=protocol,
-            http=head_of(request),
+            http=request.http,
         )
         body, error = await self._engine.answer(exchange)
         protocol.answered(message.id)
         if error is not None:
             return Answer(HTTPStatus.OK, body)
-        session = self._note(HttpSession(protocol, caller, owner, credential_of(request.scope), self._clock()))
+        session = self._note(HttpSession(protocol, caller, owner, request.credential, self._clock()))
         return Answer(HTTPStatus.OK, body, session.lines)
 
     def _note(self, session: HttpSession) -> HttpSession:
@@ -366,12 +366,12 @@ class HttpSessions:
         replicas = self._replicas
         if replicas is not None:
             caller = request.caller
-            if request.method == "DELETE" and replicas.unseal(session_id, caller) is not None:
+            if request.head.method == "DELETE" and replicas.unseal(session_id, caller) is not None:
                 await replicas.end_session(session_id)
             elif session_id not in self._sessions and not await self._continue(replicas, session_id, caller, request):
                 return self._refuse(request)
         session = self._sessions.get(session_id)
-        if session is None or session.credential != credential_of(request.scope):
+        if session is None or session.credential != request.credential:
             return _NOT_FOUND
         return session
 
@@ -380,14 +380,14 @@ class HttpSessions:
         params = replicas.unseal(session_id, caller)
         if params is None or await replicas.has_ended(session_id):
             return True
-        owner = owner_of(request)
+        owner = request.owner
         if not await self._reserve(owner):
             return False
         self._release(owner)
         if session_id not in self._sessions:
             protocol = ServerSession(id=session_id, is_modern=False, has_era=True, is_initialized=True)
             protocol.open(params)
-            self._note(HttpSession(protocol, caller, owner, credential_of(request.scope), self._clock()))
+            self._note(HttpSession(protocol, caller, owner, request.credential, self._clock()))
             logger.info("a session goes on in this process")
         return True
 
@@ -396,18 +396,11 @@ class HttpSessions:
         self._engine.report_refusal(request.caller, "initialize", _TOO_MANY)
         return Answer.of(error_response(503, _TOO_MANY))
 
-    @contextmanager
-    def _in_use(self, session: HttpSession) -> Iterator[None]:
-        """Let the session have one more request under way."""
+    def _use(self, session: HttpSession) -> None:
+        """Note that the session is in use."""
         session.is_used, session.used = True, self._clock()
         self._sessions.move_to_end(session.protocol.id)
         self._owned[session.owner].move_to_end(session.protocol.id)
-        session.requests += 1
-        try:
-            yield
-        finally:
-            session.requests -= 1
-            session.used = self._clock()
 
     # -- the places of sessions ----------------------------------------------------------------------------------------
 

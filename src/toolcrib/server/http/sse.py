@@ -15,12 +15,10 @@ from starlette.routing import BaseRoute
 
 from toolcrib.errors import NotStarted
 from toolcrib.protocol.messages import InvalidMessage, decode
-from toolcrib.server.auth.authentication import credential_of
 from toolcrib.server.duplex import DuplexConnection, Sender
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import request_caller
 from toolcrib.server.http.app import HttpApp, LifespanContext, Readiness
-from toolcrib.server.http.requests import Answer, HttpRequest, head_of, method_not_allowed
+from toolcrib.server.http.requests import Answer, HttpRequest, method_not_allowed
 from toolcrib.server.http.streams import EventStream
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.base import StateStore
@@ -104,9 +102,9 @@ class SseEndpoint:
         """Answer one request. Raises `NotStarted` outside of `running`."""
         if not self._is_running:
             raise NotStarted("The server is not running.")
-        if request.method == "POST":
+        if request.head.method == "POST":
             return await self._receive(request, body)
-        return await self._stream(request) if request.method == "GET" else method_not_allowed("GET", "POST")
+        return await self._stream(request) if request.head.method == "GET" else method_not_allowed("GET", "POST")
 
     def end_session_streams(self) -> None:
         """End every stream, and its session with it."""
@@ -116,27 +114,30 @@ class SseEndpoint:
     async def _stream(self, request: HttpRequest) -> Answer | None:
         """Serve a session for as long as its stream is open."""
         session_id, stream = uuid4().hex, EventStream(request)
-        connection = DuplexConnection(self._engine, stream.send, name=session_id, caller=request_caller(request.scope))
-        self._sessions[session_id] = _Session(connection, credential_of(request.scope), stream)
-        inbox = quote(str(request.scope.get("root_path", "")).rstrip("/") + _MESSAGES_PATH)
+        connection = DuplexConnection(self._engine, stream.send, name=session_id, caller=request.caller)
+        self._sessions[session_id] = _Session(connection, request.credential, stream)
         try:
-            with request.ending_with_client():
-                await stream.open()
-                await request.write(f"event: endpoint\r\ndata: {inbox}?{_query(session_id)}\r\n\r\n".encode())
-                async with connection.serving():
-                    await stream.ended.wait()
+            await request.until_left(self._serve(request, connection, stream))
         finally:
             del self._sessions[session_id]
             stream.close()
         await request.end()
         return None
 
+    async def _serve(self, request: HttpRequest, connection: DuplexConnection, stream: EventStream) -> None:
+        inbox = quote(str(request.scope.get("root_path", "")).rstrip("/") + _MESSAGES_PATH)
+        query = urlencode({_ID_PARAMETER: connection.session.id})
+        await stream.open()
+        await request.write(f"event: endpoint\r\ndata: {inbox}?{query}\r\n\r\n".encode())
+        async with connection.serving():
+            await stream.ended.wait()
+
     async def _receive(self, request: HttpRequest, body: bytes) -> Answer | None:
         session_id = QueryParams(request.scope.get("query_string", b"")).get(_ID_PARAMETER)
         if session_id is None:
             return _NO_ID
         session = self._sessions.get(session_id)
-        if session is None or session.credential != credential_of(request.scope):
+        if session is None or session.credential != request.credential:
             return _NOT_FOUND
         try:
             message = decode(body)
@@ -144,9 +145,5 @@ class SseEndpoint:
             return _NO_MESSAGE
         await request.respond(_ACCEPTED)
         # A later token of the same caller may have other scopes than that of the stream.
-        await session.connection.receive_message(message, Sender(request_caller(request.scope), head_of(request)))
+        await session.connection.receive_message(message, Sender(request.caller, request.http))
         return None
-
-
-def _query(session_id: str) -> str:
-    return urlencode({_ID_PARAMETER: session_id})

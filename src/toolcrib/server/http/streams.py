@@ -107,10 +107,14 @@ class Listener:
 class SessionChannel:
     """The channel of a request of a session: its own response, or the session's stream."""
 
-    def __init__(self, listener: Listener, stream: EventStream | None, meta: Any = None) -> None:
-        """Without `stream`, the response cannot carry notifications. `meta` is that of the request."""
+    def __init__(self, listener: Listener, request: HttpRequest | None, lines: Lines = (), meta: Any = None) -> None:
+        """Without `request`, no response carries notifications. `lines` are its headers; `meta` is the message's."""
         self._listener = listener
-        self._stream = stream
+        self._request = request
+        self._lines = lines
+        self._stream: EventStream | None = None
+        """The response to the request, once it is a stream."""
+        self._is_closed = False
         self._wants_progress = isinstance(meta, dict) and meta.get(PROGRESS_KEY) is not None
 
     @property
@@ -124,7 +128,15 @@ class SessionChannel:
 
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification before the response, or on the session's stream where the client did not ask for any."""
-        if self._stream is not None and (self._wants_progress or self._listener.stream is None):
-            await self._stream.notify(method, params)
-        else:
+        if self._request is None or (self._listener.stream is not None and not self._wants_progress):
             await self._listener.notify(method, params)
+        elif not self._is_closed:
+            if self._stream is None:
+                self._stream = EventStream(self._request, self._lines)
+            await self._stream.notify(method, params)
+
+    def close(self) -> None:
+        """Send nothing more before the response."""
+        self._is_closed = True
+        if self._stream is not None:
+            self._stream.close()

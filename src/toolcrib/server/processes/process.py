@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import copy
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,32 +21,23 @@ from uvicorn.config import LOGGING_CONFIG
 
 from toolcrib.errors import SettingsError
 from toolcrib.middleware.admission import CountRefusal
-from toolcrib.protocol.failures import CONNECTION_CLOSED, RpcError
-from toolcrib.protocol.messages import encode_error
 from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import url_host
 from toolcrib.server.http.connections import Connection, ConnectionLimits, RepeatedWarnings
-from toolcrib.server.http.reader import Heads, PlainReader, Serving
-from toolcrib.server.http.requests import JSON_LINE, Answer, AsgiRequest, HttpRequest
+from toolcrib.server.http.reader import Heads, PlainReader, Running, Serving
+from toolcrib.server.http.requests import SHUTDOWN_ANSWER, AsgiRequest, HttpRequest
 from toolcrib.server.http.strict import StrictReader, WatchedApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.processes.stopping import SHUTTING_DOWN, wait_for_stop
+from toolcrib.server.processes.stopping import wait_for_stop
 
 _ACCEPTED_AT_ONCE: Final = 64
 """Connections that asyncio accepts in one turn."""
-_RESTART_S: Final = 5
-"""When a client that is turned away by the shutdown may find the server again."""
 _HAND_OVER_S: Final = 2.0
 """How long clients may use their open connections once more after others accept new ones, in seconds."""
 _POLL_S: Final = 0.05
 FLUSH_S: Final = 0.2
 """How long clients have to read the last responses at shutdown, in seconds."""
 
-_SHUTTING_DOWN: Final = Answer(
-    503,
-    encode_error(None, RpcError(CONNECTION_CLOSED, SHUTTING_DOWN)),
-    (JSON_LINE, (b"retry-after", b"%d" % _RESTART_S)),
-)
 _BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
 
@@ -65,25 +56,6 @@ class SharedAddress:
     """
 
 
-class _Running:
-    """A POST that is being served."""
-
-    __slots__ = ("_cancel", "has_begun", "is_refused")
-
-    def __init__(self, cancel: Callable[[], object]) -> None:
-        self._cancel = cancel
-        self.is_refused = False
-        """Whether the shutdown has cancelled it."""
-        self.has_begun = False
-        """Whether the response has."""
-
-    def refuse(self) -> None:
-        """Cancel it, unless that has been done."""
-        if not self.is_refused:
-            self.is_refused = True
-            self._cancel()
-
-
 class InFlightRequests:
     """Tracks running POST requests of an app, so that a shutdown can wait for them and cancel the rest."""
 
@@ -91,7 +63,9 @@ class InFlightRequests:
         self._app = app
         self.paths = app.direct_paths
         """Where POSTs need no ASGI."""
-        self._running: set[_Running] = set()
+        self.serve: Callable[[HttpRequest], Awaitable[None]] = app.serve
+        """Answers a request that did not come over ASGI."""
+        self.running: set[Running] = set()
         self.is_retiring = False
         """Whether every response asks its client to close the connection: another process accepts the next one."""
         self._idle: anyio.Event | None = None
@@ -99,14 +73,16 @@ class InFlightRequests:
 
     async def wait_idle(self) -> None:
         """Wait until no request is running."""
-        while self._running:
+        while self.running:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
     def cancel_all(self) -> None:
         """Cancel running requests; each is answered with an error."""
-        for running in tuple(self._running):
-            running.refuse()
+        for running in self.running:
+            if running.task is not None and not running.is_refused:
+                running.is_refused = True
+                running.task.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request as an ASGI app."""
@@ -115,45 +91,39 @@ class InFlightRequests:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
+        running, has_begun = _AsgiRunning(asyncio.current_task()), False
 
         async def send_noted(message: Message) -> None:
-            running.has_begun = True
+            nonlocal has_begun
+            has_begun = True
             await send(message)
 
-        with anyio.CancelScope() as cancelled:
-            running = _Running(cancelled.cancel)
-            self._running.add(running)
-            try:
-                await self._app(scope, receive, send_noted)
-            finally:
-                self._ended(running)
-        if running.is_refused and not running.has_begun:
-            await AsgiRequest(scope, receive, send).respond(_SHUTTING_DOWN)
-
-    async def serve(self, request: HttpRequest) -> None:
-        """Serve a request that did not come over ASGI, in a task of its own."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in one
-        running = _Running(task.cancel)  # cheaper than a scope, as nothing else runs in the task
-        self._running.add(running)
+        self.running.add(running)
         try:
-            await self._app.serve(request)
+            await self._app(scope, receive, send_noted)
         except asyncio.CancelledError:
-            if not running.is_refused:
+            if not running.is_refused or running.task is None:
                 raise
-            task.uncancel()
-            if request.has_begun:
-                await request.end()
-            else:
-                await request.respond(_SHUTTING_DOWN)
+            running.task.uncancel()
+            if not has_begun:
+                await AsgiRequest(scope, receive, send).respond(SHUTDOWN_ANSWER)
         finally:
-            self._ended(running)
+            self.ended(running)
 
-    def _ended(self, running: _Running) -> None:
-        self._running.discard(running)
-        if self._idle is not None and not self._running:
+    def ended(self, running: Running) -> None:
+        """Note that a request is running no longer."""
+        self.running.discard(running)
+        if self._idle is not None and not self.running:
             self._idle.set()
             self._idle = None
+
+
+@dataclass(slots=True, eq=False)
+class _AsgiRunning:
+    """One that came over ASGI."""
+
+    task: "asyncio.Task[Any] | None"
+    is_refused: bool = False
 
 
 def _closing(send: Send) -> Send:
@@ -209,7 +179,7 @@ class _HttpServer(uvicorn.Server):
 
 def connection_type(options: HttpOptions, serving: Serving, count_refusal: CountRefusal | None = None) -> Any:
     """What makes uvicorn's protocol for each connection. `count_refusal` counts refused ones, by the setting."""
-    limits, heads = ConnectionLimits(options, count_refusal), Heads(serving.paths)
+    limits, heads = ConnectionLimits(options, count_refusal), Heads(serving.paths, options.max_head_bytes)
 
     def first_reader(connection: Connection) -> PlainReader:
         return PlainReader(connection, serving, heads, StrictReader)

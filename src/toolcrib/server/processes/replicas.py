@@ -30,7 +30,6 @@ from starlette.types import Scope
 from toolcrib.errors import ConnectionLost, StateUnavailable
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.protocol.headers import SESSION_HEADER
-from toolcrib.server.exchange import REPLICA_KEY
 from toolcrib.server.http.app import Endpoint
 from toolcrib.server.http.errors import error_response
 from toolcrib.server.http.requests import Answer, HttpRequest
@@ -260,23 +259,25 @@ class Replicas:
 
         The request ends when its client disconnects, and with an error when the other process is gone.
         """
-        outcome: bool | None = None
-        with request.ending_with_client():
-            async with anyio.create_task_group() as group:
-
-                async def until_gone() -> None:
-                    nonlocal outcome
-                    while url in self._known.values() or self._is_away():  # noqa: ASYNC110 - heartbeats are polled
-                        await anyio.sleep(_HEARTBEAT_S)
-                    outcome = None
-                    group.cancel_scope.cancel()
-
-                group.start_soon(until_gone)
-                outcome = await self._pass_on(url, request, body)
-                group.cancel_scope.cancel()
+        outcome = await request.until_left(self._pass_on_while_known(url, request, body))
         if outcome is None and not request.has_begun:
             await request.respond(_NO_ANSWER)
         return outcome is not False
+
+    async def _pass_on_while_known(self, url: str, request: HttpRequest, body: bytes) -> bool | None:
+        """What `_pass_on` returns; None once the other process is gone."""
+        outcome: bool | None = None
+        async with anyio.create_task_group() as group:
+
+            async def until_gone() -> None:
+                while url in self._known.values() or self._is_away():  # noqa: ASYNC110 - heartbeats are polled
+                    await anyio.sleep(_HEARTBEAT_S)
+                group.cancel_scope.cancel()
+
+            group.start_soon(until_gone)
+            outcome = await self._pass_on(url, request, body)
+            group.cancel_scope.cancel()
+        return outcome
 
     async def _pass_on(self, url: str, request: HttpRequest, body: bytes) -> bool | None:
         """Whether the request was answered; False if nothing was sent, None if the answer was lost."""
@@ -338,20 +339,20 @@ class ReplicaEndpoint:
 
     async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:
         """Answer one request here or elsewhere."""
-        request.scope = {**request.scope, REPLICA_KEY: self._replicas.id}
+        request.replica = self._replicas.id
         for _ in range(_MAX_OWNERS):
             url = await self._place_of(request, body)
             if url is None:
                 break
             if await self._replicas.forward(url, request, body):
                 return None
-            if _FORWARDED in request.headers:
+            if _FORWARDED in request.head.headers:
                 break
         return await self._endpoint.answer(request, body)
 
     async def _place_of(self, request: HttpRequest, body: bytes) -> str | None:
         """The address of the process that has to answer a request; None if it is this one."""
-        headers = request.headers
+        headers = request.head.headers
         if _FORWARDED in headers:  # it may have been meant for another process of this machine
             replica = headers.get(_FOR, "")
             return await self._replicas.neighbor(replica) if replica else None
