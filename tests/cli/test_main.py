@@ -57,6 +57,12 @@ def test_every_verb_has_help_for_itself_and_each_option(command: Callable[..., R
     assert not re.search(r"[<{]\w", shown.out.replace("${NAME}", ""))
 
 
+def test_every_verb_that_the_help_lists_can_be_used(command: Callable[..., Ran]) -> None:
+    listed = re.findall(r"^  ([a-z]+)  +[A-Z]", command("--help").out, re.MULTILINE)
+    assert set(VERBS) < set(listed)
+    assert {verb: command(verb, "--help").code for verb in listed} == dict.fromkeys(listed, 0)
+
+
 def test_version_is_printed(command: Callable[..., Ran]) -> None:
     assert command("--version") == Ran(0, f"toolcrib {VERSION}\n", "")
 

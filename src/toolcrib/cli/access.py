@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
+import click
 
-from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_time, pluralize, print_columns
+from toolcrib.cli.cached import read_tools
+from toolcrib.cli.options import claims_options, config_option, reports, state_config_option
+from toolcrib.cli.output import ExitCode, UsageError, echo, echo_error, echo_json, iso_time, pluralize, print_columns
+from toolcrib.cli.session import inspect
 from toolcrib.cli.state import state_options
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.policy import ByScopes, decide
@@ -32,10 +36,27 @@ _SHOWN: Final = 8
 # -- API keys ----------------------------------------------------------------------------------------------------------
 
 
-def create_key(
-    caller: str, claims: Mapping[str, Any], expires: str, note: str, config: Path | None, *, as_json: bool
-) -> None:
-    """Create an API key of a caller, and print it. Raises `UsageError`."""
+@click.group()
+def tokens() -> None:
+    """Create, list and revoke API keys, with which callers connect over HTTP.
+
+    A gateway accepts them if its settings say `api_keys = true` in [toolcrib.auth]. Keys are kept in the state file or
+    in Redis, as hashes. Creating and revoking needs no restart.
+    """
+
+
+@tokens.command(short_help="Create an API key, and show it once.")
+@click.option("--caller", required=True, metavar="ID", help="Who uses the key.")
+@claims_options(issuer=False)
+@click.option("--expires", default="90d", metavar="TIME", help="How long it lasts: 12h, 90d (the default) or never.")
+@click.option("--note", default="", metavar="TEXT", help="What it is for, shown by list.")
+@state_config_option()
+@reports()
+def create(*, caller: str, expires: str, note: str, config: Path | None, as_json: bool, **claims: Any) -> None:
+    """Create an API key, and show it once: toolcrib tokens create --caller ann --scope read
+
+    Only its hash is kept, so it cannot be shown again.
+    """
     tenant = claims["tenant"]
     if not caller.strip():
         raise UsageError("--caller must not be empty.")
@@ -55,8 +76,11 @@ def create_key(
         echo_error("No gateway accepts it yet: set api_keys = true in [toolcrib.auth].")
 
 
-def print_keys(config: Path | None, *, as_json: bool) -> None:
-    """Print the API keys that are valid, without their secrets."""
+@tokens.command("list", short_help="List the API keys, without their secrets.")
+@state_config_option()
+@reports()
+def list_keys(*, config: Path | None, as_json: bool) -> None:
+    """List the API keys that are valid, without their secrets."""
     found = _with_keys(config, lambda keys: keys.all())
     if as_json:
         echo_json([_shown(key) for key in found])
@@ -78,8 +102,15 @@ def print_keys(config: Path | None, *, as_json: bool) -> None:
     print_columns(rows, head=("ID", "CALLER", "TENANT", "SCOPES", "CREATED", "EXPIRES", "NOTE"))
 
 
-def revoke_key(key_id: str, config: Path | None, *, as_json: bool) -> None:
-    """Revoke an API key, by its id or by the key itself. Raises `NotFound`."""
+@tokens.command(short_help="Revoke an API key at once.")
+@click.argument("key_id", metavar="ID")
+@state_config_option()
+@reports()
+def revoke(*, key_id: str, config: Path | None, as_json: bool) -> None:
+    """Revoke an API key at once, by the id that list shows or by the key itself.
+
+    Running gateways refuse it from the next request on, and end its open streams.
+    """
     bare = key_id.removeprefix(PREFIX).partition("_")[0]
     key = _with_keys(config, lambda keys: keys.revoke(bare))
     echo_json({"revoked": key.id}) if as_json else echo(f"Revoked the API key {key.id} of {key.caller}.")
@@ -141,15 +172,27 @@ def _day(moment: float | None) -> str:
 # -- what a caller may do ----------------------------------------------------------------------------------------------
 
 
-def print_decisions(caller: str, tool: str, config: Path | None, claims: Mapping[str, Any], *, as_json: bool) -> bool:
-    """Print what the policy decides for each caller of this name, and whether any of them may call the tool."""
+@click.command()
+@click.argument("caller")
+@click.argument("tool", metavar="TOOL")
+@claims_options(issuer=True)
+@config_option()
+@reports()
+def can(*, caller: str, tool: str, config: Path | None, as_json: bool, **claims: Any) -> None:
+    """Show whether a caller may see and call a tool, and which policy rule decides.
+
+    CALLER is the caller of a token in the settings or of an API key, or any other one that the options describe. TOOL
+    is an id, such as github:delete_repo. No server is started: tags are those that the server listed last. The exit
+    code is 7 if the caller may not call the tool.
+    """
     answers = anyio.run(_answers, load_settings(config), caller, tool, claims)
     if as_json:
         echo_json(answers)
     else:
         for answer in answers:
             _print(answer)
-    return any(answer["call"]["decision"] != "hide" for answer in answers)
+    if all(answer["call"]["decision"] == "hide" for answer in answers):
+        raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
 async def _answers(settings: Settings, name: str, tool_id: str, claims: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -162,8 +205,6 @@ async def _answers(settings: Settings, name: str, tool_id: str, claims: Mapping[
 
 async def _tool(settings: Settings, tool_id: str) -> tuple[Tool, bool]:
     """The tool as its server listed it last; else one that has this id and no tags."""
-    from toolcrib.cli.cached import read_tools
-
     found = next((tool for tool in await read_tools(settings) or () if tool.id == tool_id), None)
     namespace, _, name = tool_id.rpartition(":")
     return found or Tool(name=name, namespace=namespace), found is not None
@@ -261,31 +302,46 @@ class _ToolAccess:
         return cls(tool.id, "see" if seen_only else str(call), reason.rule)
 
 
-def check_policy(config: Path | None, caller: str | None, claims: Mapping[str, Any], *, as_json: bool) -> bool:
-    """Print what each caller may do with each tool; whether the file itself says so for all of them.
+@click.group()
+def policy() -> None:
+    """Show what the policy of the settings lets callers do.
 
-    It does not if `default` hides a tool and the file does not set it.
+    toolcrib can says why for one caller and one tool.
     """
+
+
+@policy.command("check", short_help="Show what each caller may see and call, and what no rule covers.")
+@click.argument("caller", required=False)
+@claims_options(issuer=True)
+@config_option()
+@reports()
+def check_policy(*, caller: str | None, config: Path | None, as_json: bool, **claims: Any) -> None:
+    """Show what each caller may see and call, by which rule, and which tools no rule covers.
+
+    Without CALLER, these are the caller of this machine and those of the tokens and API keys. Callers of authorization
+    servers are not known: describe one with CALLER and the options. Tools are those that the servers listed last; a
+    server is started only if that is not known. The exit code is 7 if a tool is hidden only because the file sets no
+    default.
+    """
+    if caller is None and any(claims.values()):
+        raise UsageError("The options describe a caller.", hint="Name it: toolcrib policy check ann --scope read")
     settings = load_settings(config)
-    policy = settings.policy if isinstance(settings.policy, ByScopes) else ByScopes(())
+    rules = settings.policy if isinstance(settings.policy, ByScopes) else ByScopes(())
     tools = _all_tools(settings)
     callers = anyio.run(_named_callers, settings, caller, claims)
-    found = {one: [_ToolAccess.of(policy, one, tool) for tool in tools] for one in callers}
-    uncovered = [tool.id for tool in tools if not policy.covers(tool)]
+    found = {one: [_ToolAccess.of(rules, one, tool) for tool in tools] for one in callers}
+    uncovered = [tool.id for tool in tools if not rules.covers(tool)]
     show = _print_policy_json if as_json else _print_policy
-    show(policy, found, uncovered)
-    return not any(_is_implied(policy, one) for each in found.values() for one in each)
+    show(rules, found, uncovered)
+    if any(_is_implied(rules, one) for each in found.values() for one in each):
+        raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
 def _all_tools(settings: Settings) -> Sequence[Tool]:
     """The tools that the servers listed last, of all callers; if they are not known, the servers are asked."""
-    from toolcrib.cli.cached import read_tools
-
     found = anyio.run(read_tools, settings)
     if found is not None:
         return found
-    from toolcrib.cli.session import inspect
-
     return inspect(settings, lambda app: app.gateway.tools(app.local_context()))
 
 

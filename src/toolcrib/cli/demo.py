@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import click
 from mcp import Client
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from toolcrib.app import App
+from toolcrib.cli.options import reports
 from toolcrib.cli.output import first_line, printable, truncate
 from toolcrib.cli.session import inspect
 from toolcrib.errors import ExecutionFailed, MissingExtra, ServerUnavailable
@@ -87,6 +89,19 @@ class DemoWorkspace:
     database: Path
     kept: Path
     """A settings file that stays: the servers that need no file of the demo."""
+
+
+@click.command()
+@reports(as_json=False)
+def demo() -> None:
+    """Demonstrate the gateway with real MCP servers from PyPI.
+
+    Starts a gateway in front of five servers, which uvx installs in environments of their own, and plays an agent that
+    finds and calls their tools. Needs a network the first time. Writes to a temporary folder and uv's cache, and
+    leaves a settings file for the servers beside the state file.
+    """
+    with demo_workspace() as scene:
+        run_tour(scene)
 
 
 def run_tour(scene: DemoWorkspace) -> None:

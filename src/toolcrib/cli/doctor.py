@@ -12,12 +12,15 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio.to_thread
+import click
 
 from toolcrib.app import App
 from toolcrib.cli.access import cover_hint, some_names
+from toolcrib.cli.options import ServerSource, reports, takes_servers
 from toolcrib.cli.output import ExitCode, echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
 from toolcrib.cli.session import describe_status, inspect, inspected_servers
+from toolcrib.cli.source import load_source
 from toolcrib.embedders.models import load
 from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
@@ -157,8 +160,15 @@ class DoctorReport:
         }
 
 
-def examine(settings: Settings, *, as_json: bool) -> ExitCode:
-    """Check everything and print what was found; return the exit code."""
+@click.command()
+@takes_servers()
+@reports()
+def doctor(source: ServerSource, *, as_json: bool) -> None:
+    """Check the settings and every server, and suggest fixes.
+
+    The exit code is 6 if anything fails, and 7 if the changed definition of a tool waits until you trust it.
+    """
+    settings = load_source(source)
 
     async def show(app: App) -> ExitCode:
         report = await check_all(app, settings)
@@ -168,7 +178,8 @@ def examine(settings: Settings, *, as_json: bool) -> ExitCode:
             print_report(report)
         return report.exit_code
 
-    return inspect(settings, show)
+    if code := inspect(settings, show):
+        raise click.exceptions.Exit(code)
 
 
 async def check_all(app: App, settings: Settings) -> DoctorReport:

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import click
 
+from toolcrib.cli.completion import complete_client, complete_server
+from toolcrib.cli.options import config_option, reports
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, pluralize, print_columns
 from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.names import nearest_names, nearest_namespace
@@ -44,13 +46,28 @@ from toolcrib.settings.loader import find_settings_file
 from toolcrib.settings.validation import url_problem
 
 _PROJECT_FILE: Final = "toolcrib.json"
+_own_file_option = config_option("The file to add servers to, instead of ~/.config/toolcrib/config.json.")
+_changed_file_option = config_option("The settings file to change, instead of the one that is used by default.")
+_keyring_option = click.option("--keyring", is_flag=True, help="Move secrets to the system's keyring, not to a file.")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+_yes_option = click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
 
 
-def add_server(
-    name: str,
-    words: Sequence[str],
-    config: Path | None,
+@click.command()
+@click.argument("name")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND [ARG]...]")
+@click.option("--url", metavar="URL", help="The address of a remote server, instead of a command.")
+@click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for the command.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header for --url.")
+@_changed_file_option
+@_keyring_option
+@_dry_run_option
+@reports()
+def add(
     *,
+    name: str,
+    words: tuple[str, ...],
+    config: Path | None,
     url: str | None,
     variables: Sequence[str],
     headers: Sequence[str],
@@ -58,7 +75,10 @@ def add_server(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Add a server to the settings file, which is made if need be. Literal secrets move to a file of their own."""
+    """Add a server to the settings file: toolcrib add time -- uvx mcp-server-time
+
+    A gateway that runs with the file starts it at once. Literal secrets move to ~/.config/toolcrib/secrets.env.
+    """
     if bool(words) == (url is not None):
         raise UsageError(
             "A server needs either a command or --url.",
@@ -88,17 +108,37 @@ def add_server(
         echo(f"{'Would move' if dry_run else 'Moved'} {pluralize(len(plan.secrets), 'secret')} to {where}.")
 
 
-def remove_server(name: str, config: Path | None, *, dry_run: bool, as_json: bool) -> None:
-    """Remove a server's entry from the settings file."""
+@click.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def remove(*, name: str, config: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Remove a server from the settings file. A gateway that runs with it stops the server once its calls are done."""
     file = _existing_file(config)
     _write(file, *changed_text(file, name, "remove"), "Removed", name, dry_run=dry_run, as_json=as_json)
 
 
-def switch_server(name: str, config: Path | None, *, on: bool, dry_run: bool, as_json: bool) -> None:
-    """Enable or disable a server in the settings file."""
+@click.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def enable(*, name: str, config: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Enable a server that is disabled in the settings file."""
     file = _existing_file(config)
-    before, after = changed_text(file, name, "enable" if on else "disable")
-    _write(file, before, after, "Enabled" if on else "Disabled", name, dry_run=dry_run, as_json=as_json)
+    _write(file, *changed_text(file, name, "enable"), "Enabled", name, dry_run=dry_run, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def disable(*, name: str, config: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Disable a server in the settings file, and keep its entry."""
+    file = _existing_file(config)
+    _write(file, *changed_text(file, name, "disable"), "Disabled", name, dry_run=dry_run, as_json=as_json)
 
 
 def _variable(given: str) -> tuple[str, str]:
@@ -153,10 +193,21 @@ def _write(file: Path, before: str, after: str, done: str, name: str, *, dry_run
 # -- other clients -----------------------------------------------------------------------------------------------------
 
 
-def import_servers(
-    names: Sequence[str], config: Path | None, *, keyring: bool, dry_run: bool, yes: bool, as_json: bool
+@click.command("import")
+@click.argument("names", nargs=-1, metavar="[CLIENT|FILE]...", shell_complete=complete_client)
+@_own_file_option
+@_keyring_option
+@_dry_run_option
+@_yes_option
+@reports()
+def import_verb(
+    *, names: tuple[str, ...], config: Path | None, keyring: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Add the servers of these clients or files, or of all that are found, to our own file."""
+    """Add the servers of other MCP clients to toolcrib's own file.
+
+    Without a name, all clients are looked for. You see what would be added, and are asked. Literal secrets move to
+    ~/.config/toolcrib/secrets.env, which only you can read. The clients' files are not changed.
+    """
     target = own_file(config)
     found: list[FoundServer] = []
     problems: list[str] = []
@@ -179,35 +230,46 @@ def import_servers(
         echo(f"Added {pluralize(len(plan.added), 'server')} to {shown_path(target)}.")
 
 
-def connect_client(
-    name: str, config: Path | None, *, project: bool, keyring: bool, dry_run: bool, yes: bool, as_json: bool
+@click.command()
+@click.argument("client", metavar="CLIENT", shell_complete=complete_client)
+@_own_file_option
+@click.option("--project", is_flag=True, help="Change the client's file of the current folder.")
+@_keyring_option
+@_dry_run_option
+@_yes_option
+@reports()
+def connect(
+    *, client: str, config: Path | None, project: bool, keyring: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Move a client's servers to our own file, and make toolcrib its server."""
-    client, target = _client(name), own_file(config, project=project)
-    file, path = client_file(client, _places(), project=project)
+    """Make toolcrib the only server of a client, such as cursor, and move its servers to toolcrib's file.
+
+    What the client's file held is kept, and `toolcrib disconnect` restores it.
+    """
+    app, target = _client(client), own_file(config, project=project)
+    file, path = client_file(app, _places(), project=project)
     store = ConnectionStore.of_user(os.environ)
-    if any(one.path == path for one in store.find(client)):
+    if any(one.path == path for one in store.find(app)):
         raise SettingsError(
-            f"{client.title} is already connected: {shown_path(path)}",
-            hint=f"To undo it: toolcrib disconnect {client.id}",
+            f"{app.title} is already connected: {shown_path(path)}",
+            hint=f"To undo it: toolcrib disconnect {app.id}",
         )
     is_filled = path.exists() and bool(read_text(path, str(path)).strip())
     found = [one for one in read_servers(path, os.environ) if one.at[0] != "projects"] if is_filled else []
     plan = plan_import(found, target, os.environ, keyring=keyring)
     moved = [one.found.key for one in plan.servers if one.action != "skip"]
     argv = (*program(), "serve", "--config", str(target.absolute()))
-    change = plan_connect(client, file, path, argv, moved)
+    change = plan_connect(app, file, path, argv, moved)
     if not as_json:
         _print_plan(plan, ())
-        echo(f"toolcrib becomes the server of {client.title}: {shown_path(path)}")
+        echo(f"toolcrib becomes the server of {app.title}: {shown_path(path)}")
     written = _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
     if written:
         plan.write()
-        _make(store, client, change)
+        _make(store, app, change)
     if as_json:
-        echo_json({**_plan_json(plan), **_change_json(client, change), "written": written})
+        echo_json({**_plan_json(plan), **_change_json(app, change), "written": written})
     elif written:
-        echo(f"Connected. Restart {client.title}; to undo it: toolcrib disconnect {client.id}")
+        echo(f"Connected. Restart {app.title}; to undo it: toolcrib disconnect {app.id}")
 
 
 def _make(store: ConnectionStore, client: ClientApp, change: FileChange) -> None:
@@ -223,13 +285,18 @@ def _make(store: ConnectionStore, client: ClientApp, change: FileChange) -> None
         raise
 
 
-def disconnect_client(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Restore the files of a client as they were before."""
-    client = _client(name)
+@click.command()
+@click.argument("client", metavar="CLIENT", shell_complete=complete_client)
+@_dry_run_option
+@_yes_option
+@reports()
+def disconnect(*, client: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Restore the file of a client as it was before `toolcrib connect`."""
+    app = _client(client)
     store = ConnectionStore.of_user(os.environ)
-    connections = store.find(client)
+    connections = store.find(app)
     if not connections:
-        raise SettingsError(f"{client.title} is not connected to toolcrib", hint=_connected_hint(store.find()))
+        raise SettingsError(f"{app.title} is not connected to toolcrib", hint=_connected_hint(store.find()))
     changes = [plan_disconnect(one) for one in connections]
     if not as_json:
         for change in changes:
@@ -242,9 +309,9 @@ def disconnect_client(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> 
             change.make()
             store.forget(connection)
     if as_json:
-        echo_json({"files": [_change_json(client, change) for change in changes], "written": written})
+        echo_json({"files": [_change_json(app, change) for change in changes], "written": written})
     elif written:
-        echo(f"Disconnected. Restart {client.title}. The servers stay in toolcrib's file too.")
+        echo(f"Disconnected. Restart {app.title}. The servers stay in toolcrib's file too.")
 
 
 def _connected_hint(connections: Iterable[ConnectedClient]) -> str:

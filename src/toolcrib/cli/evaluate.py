@@ -8,8 +8,10 @@ from time import perf_counter
 from typing import Any, Final
 
 import anyio
+import click
 
 from toolcrib.cli.files import (
+    STDIN,
     FileSearch,
     ToolFile,
     check_relevant,
@@ -18,8 +20,10 @@ from toolcrib.cli.files import (
     search_options,
     without_thresholds,
 )
-from toolcrib.cli.output import UsageError, echo, echo_error
+from toolcrib.cli.options import path_option, reports
+from toolcrib.cli.output import UsageError, echo, echo_error, echo_json
 from toolcrib.cli.tables import new_table, table_console
+from toolcrib.cli.tool_verbs import scorer_option
 from toolcrib.embedders.models import load
 from toolcrib.gateway.keywords import ToolDescriber, ToolKeywords, add_keywords, load_hook
 from toolcrib.search.embedder import Embedder
@@ -91,14 +95,53 @@ class _Case:
         return shelf
 
 
-def run_evaluation(
+@click.command("eval")
+@path_option("--tools", "-t", required=True, about="The tools to search (- is standard input).")
+@path_option("--queries", "-q", required=True, about="The queries, each with its relevant tools.")
+@path_option("--unanswerable", "-u", about="Queries that none of the tools can answer.")
+@scorer_option
+@click.option(
+    "--embedder", metavar="NAME", help="Search with this embedder, as in search.embedder: minilm, for example."
+)
+@path_option("--keywords", about="Add these keywords, as in search.keywords.")
+@click.option("--describe", metavar="NAME", help="Add what this function gives for each tool, as in search.describe.")
+@click.option("--past", metavar="FILE|half", help="Queries that were asked before, or every second query.")
+@click.option("--compare", is_flag=True, help="Measure without and with these four, and show what changed.")
+@reports()
+def eval_verb(
+    *,
+    tools: Path,
+    queries: Path,
+    unanswerable: Path | None,
+    scorer: Scorer | None,
+    compare: bool,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Measure the search: ranking quality, false answers, and time.
+
+    All figures but the times are shares, from 0 to 1.
+    """
+    extras = Extras(**more)
+    if compare and not extras:
+        raise UsageError("--compare needs --keywords, --describe, --past or --embedder: what is to be compared.")
+    if [tools, queries, unanswerable].count(STDIN) > 1:
+        raise UsageError("Only one of the files can be standard input.")
+    figures = _evaluation(tools, queries, unanswerable, scorer, extras, compare=compare)
+    if as_json:
+        echo_json(figures)
+    else:
+        _print_figures(figures)
+
+
+def _evaluation(
     tools: Path,
     queries: Path,
     unanswerable: Path | None,
     scorer: Scorer | None,
     extras: Extras,
     *,
-    compare: bool = False,
+    compare: bool,
 ) -> dict[str, Any]:
     """Evaluate the search; the figures by their names in `--json`.
 
@@ -261,7 +304,7 @@ def _interval(values: Sequence[float]) -> list[float]:
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
-def print_figures(figures: Mapping[str, Any]) -> None:
+def _print_figures(figures: Mapping[str, Any]) -> None:
     """Print the figures as a table; two columns and the queries that changed, if two searches were compared."""
     if "change" in figures:
         _print_comparison(figures)

@@ -1,28 +1,40 @@
 """`toolcrib login`, `logout` and `logins`: logins of people at servers behind OAuth. Tokens are never printed."""
-# ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
+import asyncio
 import contextlib
 import os
 import sys
 import threading
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+import anyio
+import anyio.to_thread
 import click
 
 from toolcrib.cli.completion import complete_server
-from toolcrib.cli.options import reports
+from toolcrib.cli.options import config_option, reports
 from toolcrib.cli.output import UsageError, echo, echo_error, echo_json, iso_time, print_columns
 from toolcrib.errors import BackendNotFound, LoginRequired, NotFound, SettingsError
+from toolcrib.names import nearest_names
+from toolcrib.protocol.failures import ExchangeError
+from toolcrib.settings.loader import load_settings
+from toolcrib.settings.options import Settings
+from toolcrib.state.stores import make_store
+from toolcrib.types import Caller
+from toolcrib.upstream.logins.oauth import StoredLogin, first_challenge
+from toolcrib.upstream.logins.service import LoginService
+from toolcrib.upstream.logins.vault import Login, caller_of
+from toolcrib.upstream.options import ServerOptions
 
 _MAX_PASTED: Final = 8192
 
-_config = click.option("--config", "-c", type=click.Path(path_type=Path), metavar="FILE", help="The settings file.")
+_config = config_option()
 _server = click.argument("server", shell_complete=complete_server)
 _caller = click.option("--caller", metavar="ID", help="The caller whose login it is, for a server with per_caller.")
 _tenant = click.option("--tenant", metavar="NAME", help="The tenant of the caller.")
@@ -31,7 +43,7 @@ _issuer = click.option(
 )
 
 
-@click.command(short_help="Log in to a server behind OAuth.")
+@click.command()
 @_server
 @_caller
 @_tenant
@@ -48,17 +60,12 @@ def login(
     no_browser: bool,
     config: Path | None,
     as_json: bool,
-    debug: bool,
 ) -> None:
     """Log in to a server behind OAuth, in a browser.
 
     The login is kept sealed with the state, and refreshed by every gateway that uses it; one that runs takes it up by
     itself. If the browser is on another machine, paste the address at which it ends here.
     """
-    import anyio
-
-    from toolcrib.settings.loader import load_settings
-
     settings = load_settings(config)
     stored = anyio.run(_log_in, settings, server, _as_caller(caller, tenant, issuer), not (no_browser or as_json))
     if as_json:
@@ -67,7 +74,7 @@ def login(
         echo(f"Logged in to {server}." if stored is not None else f"{server} needs no login: toolcrib has its own.")
 
 
-@click.command(short_help="Delete a stored login.")
+@click.command()
 @_server
 @_caller
 @_tenant
@@ -82,13 +89,8 @@ def logout(
     issuer: str | None,
     config: Path | None,
     as_json: bool,
-    debug: bool,
 ) -> None:
     """Delete a stored login, and have the authorization server revoke it if it can."""
-    import anyio
-
-    from toolcrib.settings.loader import load_settings
-
     settings = load_settings(config)
     revoked = anyio.run(_log_out, settings, server, _as_caller(caller, tenant, issuer))
     if as_json:
@@ -97,15 +99,11 @@ def logout(
         echo(f"Logged out of {server}{'' if revoked else '; its tokens were not revoked'}.")
 
 
-@click.command(short_help="List the stored logins.")
+@click.command()
 @_config
 @reports()
-def logins(*, config: Path | None, as_json: bool, debug: bool) -> None:
+def logins(*, config: Path | None, as_json: bool) -> None:
     """List the stored logins: whose they are, and how long their tokens last. Tokens are never shown."""
-    import anyio
-
-    from toolcrib.settings.loader import load_settings
-
     settings = load_settings(config)
     found = anyio.run(_list, settings)
     if as_json:
@@ -116,22 +114,15 @@ def logins(*, config: Path | None, as_json: bool, debug: bool) -> None:
         print_columns(map(_row, found), head=("SERVER", "FOR", "ISSUER", "STATE", "SCOPES"))
 
 
-def _as_caller(caller: str | None, tenant: str | None, issuer: str | None) -> Any:
-    from toolcrib.types import Caller
-
+def _as_caller(caller: str | None, tenant: str | None, issuer: str | None) -> Caller | None:
     if caller is None and (tenant is not None or issuer is not None):
         raise UsageError(f"{'--tenant' if tenant is not None else '--issuer'} needs --caller.")
     return None if caller is None else Caller(id=caller, tenant=tenant, issuer=issuer)
 
 
 @asynccontextmanager
-async def _service(settings: Any) -> AsyncIterator[Any]:
+async def _service(settings: Settings) -> AsyncIterator[LoginService]:
     """The logins in the state of the settings. Raises `SettingsError` if they are not kept anywhere."""
-    import anyio
-
-    from toolcrib.state.stores import make_store
-    from toolcrib.upstream.logins.service import LoginService
-
     if settings.fleet.logins.key_file is None and not settings.fleet.logins.key:
         raise SettingsError("State is kept in memory only, so a login would end with this command.", hint="Set state.")
     store = make_store(settings.state, must_open=True)
@@ -144,10 +135,8 @@ async def _service(settings: Any) -> AsyncIterator[Any]:
             service.close()
 
 
-def _options_of(settings: Any, name: str, caller: Any) -> Any:
+def _options_of(settings: Settings, name: str, caller: Caller | None) -> ServerOptions:
     """The options of a server that can have such a login."""
-    from toolcrib.names import nearest_names
-
     known = {server.name: server for server in settings.servers}
     if name not in known:
         raise BackendNotFound(f'There is no server "{name}".', suggestions=nearest_names(name, known))
@@ -163,22 +152,18 @@ def _options_of(settings: Any, name: str, caller: Any) -> Any:
     return options
 
 
-async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  # noqa: FBT001 - anyio.run
-    import anyio
-    import anyio.to_thread
-
-    from toolcrib.upstream.logins.oauth import first_challenge
-
+async def _log_in(settings: Settings, name: str, caller: Caller | None, browse: bool) -> Login | None:  # noqa: FBT001 - anyio.run
     options = _options_of(settings, name, caller)
     async with _service(settings) as service:
-        stored = service.credentials(options, caller)
+        credentials = service.credentials(options, caller)
         with _reachable(name):
             challenge = await first_challenge(options)
-            if options.auth.grant != "authorization_code":
-                await stored.answer(challenge, None)
+            if not isinstance(credentials, StoredLogin):
+                if credentials is not None:
+                    await credentials.answer(challenge, None)
                 return None
-        stored.challenge = challenge
-        pending = await service.begin(stored)
+        credentials.challenge = challenge
+        pending = await service.begin(credentials)
         if pending.url:
             echo_error(f"Open this address in a browser to log in to {name}:\n\n{pending.url}\n")
             if browse:
@@ -189,21 +174,19 @@ async def _log_in(settings: Any, name: str, caller: Any, browse: bool) -> Any:  
                 group.cancel_scope.cancel()
         if pending.failure:
             raise LoginRequired(f"The login at {name} failed: {pending.failure}.")
-        return await stored.current()
+        return await credentials.current()
 
 
 @contextmanager
 def _reachable(name: str) -> Iterator[None]:
     """Say why a server, or where its tokens come from, could not be asked."""
-    from toolcrib.protocol.failures import ExchangeError
-
     try:
         yield
     except ExchangeError as error:
         raise LoginRequired(f"The login at {name} failed: {error.reason}.") from error
 
 
-async def _read_pasted(service: Any, url: str) -> None:
+async def _read_pasted(service: LoginService, url: str) -> None:
     """Take the address at which a browser ended on another machine, from standard input."""
     state = dict(parse_qsl(urlsplit(url).query)).get("state", "")
     if sys.stdin.isatty():
@@ -217,8 +200,6 @@ async def _read_pasted(service: Any, url: str) -> None:
 
 async def _lines_of_stdin() -> AsyncIterator[str]:
     """Read lines in a thread that does not keep the process from ending while nothing is typed."""
-    import asyncio
-
     loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 
     def read() -> None:
@@ -235,31 +216,28 @@ async def _lines_of_stdin() -> AsyncIterator[str]:
             yield line.decode(errors="replace")
 
 
-async def _log_out(settings: Any, name: str, caller: Any) -> bool:
+async def _log_out(settings: Settings, name: str, caller: Caller | None) -> bool:
     options = _options_of(settings, name, caller)
     async with _service(settings) as service:
         stored = service.credentials(options, caller)
-        if options.auth.grant != "authorization_code" or await stored.reload() is None:
+        if not isinstance(stored, StoredLogin) or await stored.reload() is None:
             raise NotFound(f"No login at {name} is stored.", hint="`toolcrib logins` lists them.")
-        revoked: bool = await stored.log_out()
-        return revoked
+        return await stored.log_out()
 
 
-async def _list(settings: Any) -> list[Any]:
+async def _list(settings: Settings) -> list[Login | None]:
     async with _service(settings) as service:
-        found: Mapping[str, Any] = await service.vault.all()
-        return sorted(found.values(), key=lambda one: ("", "") if one is None else (one.server, one.principal))
+        found = (await service.vault.all()).values()
+        return sorted(found, key=lambda one: ("", "") if one is None else (one.server, one.principal))
 
 
-def _row(login: Any) -> tuple[str, ...]:
+def _row(login: Login | None) -> tuple[str, ...]:
     if login is None:
         return ("?", "?", "?", "sealed with another key", "")
     return (login.server, _whose(login), login.issuer, _state(login), login.scope)
 
 
-def _whose(login: Any) -> str:
-    from toolcrib.upstream.logins.vault import caller_of
-
+def _whose(login: Login) -> str:
     caller = caller_of(login.principal)
     if caller is None:
         return "all callers"
@@ -267,7 +245,7 @@ def _whose(login: Any) -> str:
     return f"{name} of {caller.issuer}" if caller.issuer else name
 
 
-def _state(login: Any) -> str:
+def _state(login: Login) -> str:
     if login.problem:
         return "needs a new login"
     if login.refused_at:
@@ -277,7 +255,7 @@ def _state(login: Any) -> str:
     return "expired" if not login.is_valid(time.time()) else f"until {iso_time(login.expires_at)}"
 
 
-def _as_json(login: Any) -> dict[str, Any] | None:
+def _as_json(login: Login | None) -> dict[str, Any] | None:
     if login is None:
         return None
     return {

@@ -1,13 +1,13 @@
-"""The `toolcrib` command and its verbs: their options and help texts.
+"""The `toolcrib` command: its verbs by section, and `serve`.
 
-The work is done in the other modules of this package, which are imported inside the verbs: `--help`, and an error in
-a settings file, need none of them.
+Each verb is in the module that does its work, except `serve`: only a verb that is used is imported, so that `--help`
+and completion need none of them.
 """
 
 import gc
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from toolcrib._version import VERSION
 from toolcrib.cli import output
@@ -44,98 +45,100 @@ TOOLCRIB_DEBUG=1 (as --debug).
 """
 
 
-def _tool_verbs() -> ModuleType:
-    from toolcrib.cli import tool_verbs
-
-    return tool_verbs
-
-
-def _setup_verbs() -> ModuleType:
-    from toolcrib.cli import setup_verbs
-
-    return setup_verbs
-
-
-def _login_verbs() -> ModuleType:
-    from toolcrib.cli import logins
-
-    return logins
-
-
-def _trust_verbs() -> ModuleType:
-    from toolcrib.cli import trust
-
-    return trust
-
-
-def _service_verb() -> ModuleType:
-    from toolcrib.cli import service
-
-    return service
-
-
-_SECTIONS: Final[Mapping[str, Mapping[str, Callable[[], ModuleType] | None]]] = {
+_SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Serve and use tools": {
-        "serve": None,
-        "servers": _tool_verbs,
-        "tools": _tool_verbs,
-        "search": _tool_verbs,
-        "describe": _tool_verbs,
-        "call": _tool_verbs,
-        "run": _tool_verbs,
-        "result": _tool_verbs,
+        "serve": ("main", "Serve all tools over MCP: on stdin and stdout, or over HTTP."),
+        "servers": ("tool_verbs", "Show the state of each server, and how many tools it offers."),
+        "tools": ("tool_verbs", "List every tool by id."),
+        "search": ("tool_verbs", "Find matching tools, best first, with scores from 0 to 1."),
+        "describe": ("tool_verbs", "Show how to call a tool: its parameters, and an example call."),
+        "call": ("tool_verbs", "Call a tool and print its result."),
+        "run": ("run", "Run a script that calls tools, and print its result."),
+        "result": ("state", "Print a large result of an earlier call."),
     },
     "Servers and clients": {
-        "add": _setup_verbs,
-        "remove": _setup_verbs,
-        "enable": _setup_verbs,
-        "disable": _setup_verbs,
-        "import": _setup_verbs,
-        "connect": _setup_verbs,
-        "disconnect": _setup_verbs,
-        "login": _login_verbs,
-        "logout": _login_verbs,
-        "logins": _login_verbs,
+        "add": ("edit", "Add a server to the settings file."),
+        "remove": ("edit", "Remove a server from the settings file."),
+        "enable": ("edit", "Enable a server that is disabled in the settings file."),
+        "disable": ("edit", "Disable a server in the settings file, and keep its entry."),
+        "import": ("edit", "Add the servers of other MCP clients to toolcrib's own file."),
+        "connect": ("edit", "Make toolcrib the only server of a client."),
+        "disconnect": ("edit", "Restore the file of a client."),
+        "login": ("logins", "Log in to a server behind OAuth."),
+        "logout": ("logins", "Delete a stored login."),
+        "logins": ("logins", "List the stored logins."),
     },
     "Check and operate": {
-        "doctor": _setup_verbs,
-        "lint": _trust_verbs,
-        "trust": _trust_verbs,
-        "diff": _trust_verbs,
-        "state": _setup_verbs,
-        "stats": _setup_verbs,
-        "service": _service_verb,
-        "audit": _setup_verbs,
-        "tokens": _setup_verbs,
-        "can": _setup_verbs,
-        "policy": _setup_verbs,
-        "eval": _tool_verbs,
-        "demo": _setup_verbs,
+        "doctor": ("doctor", "Check the settings and every server, and suggest fixes."),
+        "lint": ("trust", "Look for texts in tools that mislead a model."),
+        "trust": ("trust", "Accept the changed definitions of a server."),
+        "diff": ("trust", "Show what changed in the definitions of a server."),
+        "state": ("state", "Show or clear what is kept across restarts."),
+        "stats": ("stats", "Show what the gateway was used for, and how many tokens it saved."),
+        "service": ("service", "Run the gateway as a service of this user."),
+        "audit": ("state", "Check whether the audit log was changed."),
+        "tokens": ("access", "Create, list and revoke API keys of callers."),
+        "can": ("access", "Show whether a caller may call a tool, and why."),
+        "policy": ("access", "Show what callers may do with all tools."),
+        "eval": ("evaluate", "Measure the search: ranking quality, false answers, and time."),
+        "demo": ("demo", "Demonstrate the gateway with real MCP servers from PyPI."),
     },
 }
-"""The verbs as the help lists them, each with what imports its module; None for a verb of this one."""
-_MODULES: Final = {verb: module for verbs in _SECTIONS.values() for verb, module in verbs.items() if module}
+"""The verbs as the help lists them, each with the module of this package that has it, and its line of the help."""
+_VERBS: Final = {verb: about for verbs in _SECTIONS.values() for verb, about in verbs.items()}
 _GC_THRESHOLD: Final = 500_000
 _CONFIGURED_ADDRESS: Final = ":"
 """An address both of whose halves are what the settings say."""
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
+def _module(name: str) -> ModuleType:
+    """Import a module of this package."""
+    match name:
+        case "access":
+            import toolcrib.cli.access
+        case "demo":
+            import toolcrib.cli.demo
+        case "doctor":
+            import toolcrib.cli.doctor
+        case "edit":
+            import toolcrib.cli.edit
+        case "evaluate":
+            import toolcrib.cli.evaluate
+        case "logins":
+            import toolcrib.cli.logins
+        case "run":
+            import toolcrib.cli.run
+        case "service":
+            import toolcrib.cli.service
+        case "state":
+            import toolcrib.cli.state
+        case "stats":
+            import toolcrib.cli.stats
+        case "tool_verbs":
+            import toolcrib.cli.tool_verbs
+        case _:
+            import toolcrib.cli.trust
+    module: ModuleType = getattr(toolcrib.cli, name)
+    return module
+
+
 class LazyGroup(click.Group):
-    """The verbs; the module of each is imported when it is used, or listed in the help.
+    """The verbs; the module of each is imported when it is used.
 
     A verb that cannot be called by its own name in Python, such as `import`, is `import_verb` there.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The names of all verbs, in the order of the help."""
-        return [verb for verbs in _SECTIONS.values() for verb in verbs]
+        return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The verb of this name."""
-        if cmd_name not in _MODULES:
-            return super().get_command(ctx, cmd_name)
-        module = _MODULES[cmd_name]()
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in _VERBS:
+            return own
+        module = _module(_VERBS[cmd_name][0])
         verb: click.Command = getattr(module, f"{cmd_name}_verb", None) or getattr(module, cmd_name)
         return verb
 
@@ -150,16 +153,17 @@ class LazyGroup(click.Group):
             ctx.fail(f'There is no command "{args[0]}".{hint}')
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs by section."""
-        widest = max(map(len, self.list_commands(ctx)))
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List the verbs by section, without importing their modules."""
+        widest = max(map(len, _VERBS))
         for section, verbs in _SECTIONS.items():
             with formatter.section(section):
-                room = formatter.width - widest - 6
-                found = [(verb, self.get_command(ctx, verb)) for verb in verbs]
-                formatter.write_dl(
-                    [(verb.ljust(widest), command.get_short_help_str(room)) for verb, command in found if command]
-                )
+                formatter.write_dl([(verb.ljust(widest), about) for verb, (_, about) in verbs.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs that begin so, also without their modules, and the options of the command itself."""
+        verbs = [CompletionItem(verb, help=about) for verb, (_, about) in _VERBS.items() if verb.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 @click.group("toolcrib", cls=LazyGroup, epilog=EPILOG, context_settings=_CONTEXT)
@@ -244,7 +248,6 @@ def serve(
     sse: bool,
     log_level: str,
     log_format: str | None,
-    debug: bool,
 ) -> None:
     """Serve all tools over MCP: on stdin and stdout, or over HTTP.
 
@@ -270,7 +273,8 @@ def serve(
 
     settings = with_console(settings, console)
     as_json = (log_format or settings.telemetry.log_format) == "json"
-    log = LogOptions(level="debug" if debug else log_level, as_json=as_json)
+    is_debug = click.get_current_context().params["debug"]
+    log = LogOptions(level="debug" if is_debug else log_level, as_json=as_json)
     if http is None:
         serve_stdio(settings, log, partial(load_source, source))
     else:

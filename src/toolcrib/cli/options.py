@@ -30,16 +30,26 @@ class ServerSource:
     """Use what the servers listed last, and start one only to call a tool."""
 
 
-config_option: Final[_Decorator] = click.option(
-    "--config",
-    "-c",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The settings file, instead of the default locations.",
-)
+def path_option(*names: str, about: str, metavar: str = "FILE", **more: Any) -> _Decorator:
+    """An option whose value is the path of a file; `about` is its help, and `more` is for `click.option`."""
+    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=about, **more)
 
+
+def config_option(about: str = "The settings file, instead of the default locations.") -> _Decorator:
+    """The option `--config`."""
+    return path_option("--config", "-c", about=about)
+
+
+def state_config_option() -> _Decorator:
+    """The option `--config` of a verb that needs nothing of the settings but the place of the state."""
+    return config_option("The settings file that says where state is kept.")
+
+
+approve_option: Final[_Decorator] = click.option(
+    "--yes", "-y", is_flag=True, help="Approve calls in advance that need approval."
+)
 _ONE_OFF: Final[tuple[_Decorator, ...]] = (
-    config_option,
+    config_option(),
     click.option(
         "--command", multiple=True, metavar="COMMAND", help='Use this server instead of a file: "uvx mcp-server-time".'
     ),
@@ -77,7 +87,7 @@ def takes_servers(*, gateway: bool = False, on_demand: bool = False) -> _Decorat
                 on_demand=on_demand and not given.pop("fresh"),
                 **one_off,
             )
-            verb(source, **given)
+            verb(source=source, **given)
 
         return _with_options(run, added)
 
@@ -85,7 +95,7 @@ def takes_servers(*, gateway: bool = False, on_demand: bool = False) -> _Decorat
 
 
 def reports(*, as_json: bool = True) -> _Decorator:
-    """Add `--json` and `--debug`, and end with the exit code of the error."""
+    """Add `--json` and `--debug`, which the verb does not get, and end with the exit code of the error."""
     added = [
         *([click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")] if as_json else []),
         click.option("--debug", is_flag=True, envvar="TOOLCRIB_DEBUG", help="Show logs and tracebacks."),
@@ -95,6 +105,19 @@ def reports(*, as_json: bool = True) -> _Decorator:
         return _with_options(report_errors(verb), added)
 
     return decorate
+
+
+def claims_options(*, issuer: bool) -> _Decorator:
+    """Add the options that describe a caller, besides its id."""
+    vouched = click.option("--issuer", metavar="URL", help="The authorization server that vouches for the caller.")
+    added = [
+        click.option("--tenant", metavar="NAME", help="The caller's tenant."),
+        *([vouched] if issuer else []),
+        click.option("--scope", "scopes", multiple=True, metavar="NAME", help="A scope; repeat for more."),
+        click.option("--role", "roles", multiple=True, metavar="NAME", help="A role of the caller."),
+        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of the caller."),
+    ]
+    return lambda verb: _with_options(verb, added)
 
 
 def _with_options(verb: Callable[..., None], options: Sequence[Callable[[Any], Any]]) -> Callable[..., None]:

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any, Final, NoReturn, ParamSpec
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -139,9 +139,6 @@ def truncate(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room - 3].rstrip() + "..."
 
 
-P = ParamSpec("P")
-
-
 class ExitCode(IntEnum):
     """Exit codes of the command line."""
 
@@ -217,23 +214,22 @@ class UsageError(InvalidRequest):
     code = "usage"
 
 
-def report_errors(verb: Callable[P, None]) -> Callable[P, None]:
-    """Print the errors of a verb for people or programs, and exit with their code."""
+def report_errors(verb: Callable[..., None]) -> Callable[..., None]:
+    """Print the errors of a verb for people or programs, and exit with their code. The verb gets no `debug`."""
 
     @functools.wraps(verb)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        debug = bool(kwargs.get("debug"))
+    def run(*, debug: bool = False, **given: Any) -> None:
         handler = _log_handler(debug=debug)
         logging.getLogger().addHandler(handler)
         try:
-            verb(*args, **kwargs)
+            verb(**given)
             sys.stdout.flush()
         except click.exceptions.Exit:
             raise
         except BaseException as error:
             if debug and not isinstance(error, (KeyboardInterrupt, BrokenPipeError, SystemExit)):
                 logging.getLogger(__name__).debug("the verb ended with an error", exc_info=True)
-            _exit_with(unwrap_group(error), as_json=bool(kwargs.get("as_json")), debug=debug)
+            _exit_with(unwrap_group(error), as_json=bool(given.get("as_json")), debug=debug)
         finally:
             logging.getLogger().removeHandler(handler)
 

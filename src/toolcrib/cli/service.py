@@ -1,5 +1,4 @@
 """`toolcrib service`: run the gateway as a service of this user, from login to logout, with systemd or launchd."""
-# ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
 import os
 import plistlib
@@ -14,10 +13,11 @@ from typing import Final
 
 import click
 
-from toolcrib.cli.options import reports
+from toolcrib.cli.options import config_option, reports
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_error, echo_json
 from toolcrib.errors import SettingsError
 from toolcrib.private_files import replacing
+from toolcrib.settings.loader import load_settings
 
 _NAME: Final = "toolcrib"
 _LABEL: Final = "dev.toolcrib.gateway"
@@ -31,15 +31,9 @@ _VARIABLES_HINT: Final = (
 _HIDDEN: Final = "***"
 
 
-@click.command(short_help="Run the gateway as a service of this user.")
+@click.command()
 @click.argument("action", type=click.Choice(("install", "uninstall", "status")))
-@click.option(
-    "--config",
-    "-c",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The settings file, instead of the default locations.",
-)
+@config_option()
 @click.option("--dry-run", is_flag=True, help="Only show the file of the service, and the commands.")
 @click.option(
     "--env",
@@ -50,9 +44,7 @@ _HIDDEN: Final = "***"
     help="Write this variable of your shell, with its value, into the file of the service. Repeatable.",
 )
 @reports()
-def service(
-    *, action: str, config: Path | None, dry_run: bool, names: tuple[str, ...], as_json: bool, debug: bool
-) -> None:
+def service(*, action: str, config: Path | None, dry_run: bool, names: tuple[str, ...], as_json: bool) -> None:
     """Install, remove or show a service that serves over HTTP while you are logged in.
 
     install checks the settings, writes the file of the service, and starts it: a systemd user unit on Linux, a launchd
@@ -82,8 +74,6 @@ def _check_settings(config: Path | None, environ: Mapping[str, str]) -> tuple[Pa
 
     Raises `SettingsError` if the service could not serve.
     """
-    from toolcrib.settings.loader import load_settings
-
     here = load_settings(config)
     assert here.source is not None  # noqa: S101 - settings of a file have one
     session = {name: os.environ[name] for name in _SESSION_VARIABLES if name in os.environ}

@@ -4,23 +4,21 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import anyio
 import click
 
 from toolcrib.app import App
 from toolcrib.cli.arguments import CallArguments
-from toolcrib.cli.output import Terminated, UsageError, echo, echo_error, echo_json, pluralize, printable
-from toolcrib.cli.render import check_server, print_failing, print_outcome, server_note
+from toolcrib.cli.output import Terminated, echo_error, pluralize, printable
+from toolcrib.cli.render import check_server, print_failing, server_note
 from toolcrib.cli.tool_view import SearchFindings
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.sanitize import listing
-from toolcrib.scripting.files import read_script
-from toolcrib.scripting.stored import SCRIPTS_NAMESPACE, run_script_test
+from toolcrib.scripting.stored import SCRIPTS_NAMESPACE
 from toolcrib.search.options import Scorer
 from toolcrib.settings.options import Settings
 from toolcrib.types import Context, Object, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
@@ -105,56 +103,6 @@ class StartedView:
             return show(result)
 
         return with_tool(self._settings, name, run)
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptCall:
-    """A script to run, as the command line gives it."""
-
-    source: str
-    language: str
-    arguments: dict[str, Any] | None
-    read_only: bool
-    approved: bool
-
-
-def run_script(settings: Settings, script: ScriptCall, *, dry_run: bool, as_json: bool) -> bool:
-    """Run or check a script, and print its result; whether it failed."""
-    source, language, read_only = script.source, script.language, script.read_only
-
-    async def show(app: App) -> bool:
-        ctx = terminal_context(app, approved=script.approved)
-        if dry_run:
-            result = await app.scripts.check(ctx, source, language=language, read_only=read_only)
-        else:
-            result = await app.run_script(
-                source, language=language, arguments=script.arguments, read_only=read_only, ctx=ctx
-            )
-        return print_outcome(result, as_json=as_json)
-
-    return with_gateway(settings, show)
-
-
-def run_script_tests(settings: Settings, file: str, language: str, *, as_json: bool) -> bool:
-    """Run the tests of a script file, and print their outcomes; whether one failed."""
-    if file == "-":
-        raise UsageError("--test needs a file.")
-    script = read_script(Path(file), language)
-    if not script.tests:
-        raise UsageError(f"{file} has no tests.", hint="Write them in front of the script, as [[tests]].")
-
-    async def show(app: App) -> bool:
-        ctx = app.local_context()
-        results = [await run_script_test(app.scripts, ctx, script, test) for test in script.tests]
-        if as_json:
-            echo_json([{"test": one.test, "passed": one.passed, "reason": one.reason} for one in results])
-        else:
-            for one in results:
-                reason = f": {one.reason}" if one.reason else ""
-                echo(f"{'passed' if one.passed else 'FAILED'}  {one.test}{reason}")
-        return not all(one.passed for one in results)
-
-    return with_gateway(settings, show)
 
 
 # -- apps for one verb -------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import click
 
 from toolcrib.cli.arguments import read_arguments
-from toolcrib.cli.output import UsageError, echo, echo_json, iso_time, pluralize, print_columns, printable
+from toolcrib.cli.options import config_option, reports, state_config_option
+from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, iso_time, pluralize, print_columns, printable
 from toolcrib.errors import NotFound, SettingsError
 from toolcrib.middleware.audit import digest_key
 from toolcrib.middleware.audit_file import AuditReport, verify_audit
@@ -87,7 +89,35 @@ def state_options(config: Path | None) -> StateOptions:
     return settings_or_defaults(config).state
 
 
-def show_state(options: StateOptions, *, as_json: bool) -> None:
+@click.command()
+@click.argument("action", type=click.Choice(("show", "clear", "forget")), default="show", metavar="[show|clear|forget]")
+@click.argument("name", required=False, metavar="[TABLE|SERVER|TOOL]")
+@click.option("--tenant", metavar="NAME", help="The tenant to forget, instead of callers without one.")
+@click.option("--caller", metavar="ID", help="Forget only which tools this caller used.")
+@config_option()
+@reports()
+def state(
+    *, action: str, name: str | None, tenant: str | None, caller: str | None, config: Path | None, as_json: bool
+) -> None:
+    """Show what is kept across restarts, or clear it: all of it, one table, or the catalogs of one server.
+
+    forget deletes what was learned from callers, about all tools or one: which tools they used, and the words of past
+    requests. Without a settings file, the default state file is used. No server is started, and values are never shown.
+    """
+    if name is not None and action == "show":
+        raise UsageError("show takes no name.", hint=f"To clear it: toolcrib state clear {name}")
+    if (tenant is not None or caller is not None) and action != "forget":
+        raise UsageError("Only forget takes --tenant and --caller.")
+    options = state_options(config)
+    if action == "show":
+        _show(options, as_json=as_json)
+    elif action == "forget":
+        _forget(options, name, tenant, caller, as_json=as_json)
+    else:
+        _clear(options, name, as_json=as_json)
+
+
+def _show(options: StateOptions, *, as_json: bool) -> None:
     """Print where state is kept, how large it is, and what there is of each server."""
     if options.path is None and options.url is None:
         echo_json({"path": None}) if as_json else echo(_IN_MEMORY)
@@ -120,11 +150,11 @@ def show_state(options: StateOptions, *, as_json: bool) -> None:
         )
 
 
-def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> None:
+def _clear(options: StateOptions, name: str | None, *, as_json: bool) -> None:
     """Delete a table, the catalogs of a server, or everything. Raises `NotFound` for another name."""
     in_memory = options.path is None and options.url is None
     if _has_values(options):
-        deleted = anyio.run(_clear, options, name)
+        deleted = anyio.run(_cleared, options, name)
     elif name is None or in_memory or name in TABLES:
         deleted = 0
     else:
@@ -135,14 +165,12 @@ def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> No
         echo(_IN_MEMORY if in_memory else f"Deleted {pluralize(deleted, 'value')}.")
 
 
-def forget_learned(
-    options: StateOptions, tool: str | None, tenant: str | None, caller: str | None, *, as_json: bool
-) -> None:
+def _forget(options: StateOptions, tool: str | None, tenant: str | None, caller: str | None, *, as_json: bool) -> None:
     """Forget what was learned from a tenant, or from one caller, or about one tool. Raises `NotFound` for no such tool.
 
     That is which tools they used, and except for a single caller past requests and searches without hits.
     """
-    found = anyio.run(_forget, options, tenant, tool, caller) if _has_values(options) else (0, 0, 0)
+    found = anyio.run(_forgotten, options, tenant, tool, caller) if _has_values(options) else (0, 0, 0)
     tools, groups, callers = found
     if not any(found) and tool is not None:
         raise NotFound(
@@ -165,7 +193,7 @@ def _has_values(options: StateOptions) -> bool:
     return has_store(options) and (options.url is not None or options.path is None or _file_size(options.path) > 0)
 
 
-async def _forget(
+async def _forgotten(
     options: StateOptions, tenant: str | None, tool: str | None, caller: str | None
 ) -> tuple[int, int, int]:
     # They load the search, which no other action needs.
@@ -206,7 +234,7 @@ def _catalog(saved: Any) -> SavedCatalog:
     )
 
 
-async def _clear(options: StateOptions, name: str | None) -> int:
+async def _cleared(options: StateOptions, name: str | None) -> int:
     async with make_listed_store(options) as store:
         tables = {table.name for table in await store.tables()}
         if name is None or name in tables:
@@ -260,19 +288,32 @@ def _age(moment: float | None) -> str:
 # -- large results -----------------------------------------------------------------------------------------------------
 
 
-def print_result(
-    handle: str,
-    owner: tuple[str, str | None, str | None],
-    config: Path | None,
-    wanted: Mapping[str, Any],
+@click.command()
+@click.argument("handle")
+@click.option("--path", metavar="JSONPATH", help="Only what this query selects, such as '$.items[*].name'.")
+@click.option("--grep", metavar="REGEX", help="Only the lines, or the values of JSON, that match.")
+@click.option("--range", "items", metavar="A-B", help="Only these items or lines, counted from 1.")
+@click.option("--page", type=int, metavar="N", help="The result in pages, as an agent reads it.")
+@click.option("--caller", metavar="ID", default="local", help="Whose result it is; by default, your own.")
+@click.option("--tenant", metavar="NAME", help="The caller's tenant.")
+@click.option("--issuer", metavar="URL", help="The authorization server that vouches for the caller, if one does.")
+@state_config_option()
+@reports()
+def result(
     *,
+    handle: str,
+    caller: str,
+    tenant: str | None,
+    issuer: str | None,
+    config: Path | None,
     as_json: bool,
+    **wanted: Any,
 ) -> None:
-    """Print a large result that is kept, or the part of it that is wanted.
+    """Print a large result of an earlier call, or a part of it.
 
-    `owner` is the id, tenant and issuer of the caller whose result it is.
+    HANDLE is what the reply to the call named. Without an option, the whole result is printed. The state file has it,
+    so no server is started.
     """
-    caller, tenant, issuer = owner
     text = anyio.run(_read_result, handle, Caller(id=caller, tenant=tenant, issuer=issuer), config, wanted)
     echo_json({"handle": handle, "text": text}) if as_json else echo(text)
 
@@ -291,21 +332,36 @@ async def _read_result(handle: str, owner: Caller, config: Path | None, wanted: 
 # -- the audit log -----------------------------------------------------------------------------------------------------
 
 
-def check_audit(file: str | None, config: Path | None, holds: str | None, *, as_json: bool) -> bool:
-    """Print whether the file, or the audit log of the settings, was changed; False if so. Raises `UsageError`."""
-    options = load_settings(config).gateway.calls.audit_file if file is None or config else None
-    if file is None and options is None:
+@click.command()
+@click.argument("action", type=click.Choice(("verify", "digest")), metavar="verify|digest")
+@click.argument("what", required=False, metavar="[FILE|JSON]")
+@click.option("--holds", metavar="HASH", help="With verify: a hash noted earlier, which the log must still have.")
+@config_option()
+@reports()
+def audit(*, action: str, what: str | None, holds: str | None, config: Path | None, as_json: bool) -> None:
+    """Check the audit log: that no record was changed, left out or added.
+
+    verify checks FILE, or the log that the settings name, with the older files beside it. The exit code is 6 if the
+    log is not whole. digest prints the digest that the log has for these arguments of a call, a JSON object or @FILE;
+    both need the key of the log, from the settings, if it has one.
+    """
+    if action == "digest":
+        _print_digest(what, config, as_json=as_json)
+        return
+    options = None if what is not None and config is None else load_settings(config).gateway.calls.audit_file
+    path = Path(what) if what is not None else None if options is None else options.path
+    if path is None:
         raise UsageError("The settings name no audit file.", hint="Give a file, or set calls.audit_file.path.")
-    path = Path(file) if file is not None else options.path if options is not None else Path()
     report = verify_audit(path, key=None if options is None else options.key, holds=holds)
     if as_json:
         echo_json({"whole": report.is_whole, **asdict(report)})
     else:
         _print_report(report)
-    return report.is_whole
+    if not report.is_whole:
+        raise click.exceptions.Exit(ExitCode.SERVER)
 
 
-def print_digest(text: str | None, config: Path | None, *, as_json: bool) -> None:
+def _print_digest(text: str | None, config: Path | None, *, as_json: bool) -> None:
     """Print the digest that the audit log of the settings has for these arguments of a call. Raises `UsageError`."""
     options = load_settings(config).gateway.calls.audit_file
     if options is None or options.key is None:

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import click
 
 from toolcrib.cli.cached import read_tools
+from toolcrib.cli.options import config_option, reports
 from toolcrib.cli.output import UsageError, echo, echo_json, iso_time, pluralize, print_wrapped
 from toolcrib.cli.render import tool_json
+from toolcrib.cli.state import settings_or_defaults
 from toolcrib.cli.tables import cell, new_table, table_console
 from toolcrib.private_files import make_folders, open_private
 from toolcrib.sanitize import listing
@@ -30,30 +33,36 @@ _MAX_LISTED: Final = 20
 _MAX_WIDTH: Final = 160
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatsOptions:
-    """What to show."""
+@click.command()
+@click.option("--days", type=click.IntRange(1, 90), default=30, metavar="N", help="How many days; 30 by default.")
+@click.option("--tools", is_flag=True, help="Show each tool that was called, instead of each server.")
+@click.option("--zero-hits", is_flag=True, help="Show the searches that found nothing, or only weak hits.")
+@click.option(
+    "--propose",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="With --zero-hits: write proposed keywords there, with queries and tools to evaluate them.",
+)
+@config_option()
+@reports()
+def stats(*, days: int, tools: bool, zero_hits: bool, propose: Path | None, config: Path | None, as_json: bool) -> None:
+    """Show calls and tokens by server, tools that were not called, and searches that found nothing.
 
-    days: int
-    by_tool: bool = False
-    """Whether to show tools instead of servers."""
-    zero_hits: bool = False
-    """Whether to show searches without hits instead."""
-    propose: Path | None = None
-    """The folder to write proposed keywords to."""
-
-
-def show_stats(settings: Settings, options: StatsOptions, *, as_json: bool) -> None:
-    """Print what the state file says. Raises `UsageError` if there is nothing to propose."""
-    found = anyio.run(_read, settings, options.days)
-    if options.propose is not None:
-        _propose(found, options.propose, as_json=as_json)
+    Reads the state file, which a running gateway writes every few seconds; no server is started. Tokens at rest are
+    what an agent would carry in each request if all tools were listed; tokens served are what clients were shown of
+    them; tokens saved are the difference for each list that a client asked for.
+    """
+    if propose is not None and not zero_hits:
+        raise UsageError("--propose needs --zero-hits.")
+    found = anyio.run(_read, settings_or_defaults(config), days)
+    if propose is not None:
+        _propose(found, propose, as_json=as_json)
     elif as_json:
-        echo_json(_zero_hits_json(found) if options.zero_hits else _usage_json(found))
-    elif options.zero_hits:
+        echo_json(_zero_hits_json(found) if zero_hits else _usage_json(found))
+    elif zero_hits:
         _print_zero_hits(found, _MAX_LISTED)
     else:
-        _print_usage(found, by_tool=options.by_tool)
+        _print_usage(found, by_tool=tools)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
 """`toolcrib lint`, `trust` and `diff`: what in the definitions of tools misleads a model, and what changed in them."""
-# ruff: noqa: ARG001 - `debug` is read by `report_errors`
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,32 +7,37 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import anyio
 import click
 
-from toolcrib.cli.options import ServerSource, reports, takes_servers
+from toolcrib.cli.options import ServerSource, path_option, reports, state_config_option, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, iso_time, pluralize
+from toolcrib.cli.render import unchecked_note
+from toolcrib.cli.session import inspect
+from toolcrib.cli.source import load_source
+from toolcrib.cli.state import forget_catalogs, state_options
 from toolcrib.errors import NotFound
+from toolcrib.names import nearest
+from toolcrib.state.base import StateStore
+from toolcrib.state.stores import make_store
+from toolcrib.trust.lint import lint_tools
+from toolcrib.trust.pins import describe_change, diff_lines
+from toolcrib.trust.rules import Finding
+from toolcrib.types import Tool
+from toolcrib.upstream.catalog.pins import PinStore
 
 
-@click.command(short_help="Look for texts in tools that mislead a model.")
-@click.option(
-    "--tools",
-    "-t",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Check the tools of this file (- is standard input) instead.",
-)
+@click.command()
+@path_option("--tools", "-t", about="Check the tools of this file (- is standard input) instead.")
 @click.option("--hard", is_flag=True, help="Show only findings that have hardly any honest explanation.")
 @takes_servers()
 @reports()
-def lint(source: ServerSource, *, tools: Path | None, hard: bool, as_json: bool, debug: bool) -> None:
+def lint(source: ServerSource, *, tools: Path | None, hard: bool, as_json: bool) -> None:
     """Look for texts in the definitions of tools that mislead a model, and for characters that people cannot see.
 
     A hard finding has hardly any honest explanation; a soft one is worth a look. The exit code is 7 if there is a
     hard finding. It uses no model and no network service.
     """
-    from toolcrib.trust.lint import lint_tools
-
     read = _read(source, tools)
     found = [one for one in lint_tools(read) if not hard or one.severity == "hard"]
     if as_json:
@@ -45,18 +49,15 @@ def lint(source: ServerSource, *, tools: Path | None, hard: bool, as_json: bool,
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
-def _read(source: ServerSource, file: Path | None) -> Sequence[Any]:
+def _read(source: ServerSource, file: Path | None) -> Sequence[Tool]:
     if file is not None:
         from toolcrib.cli.files import read_tools
 
         return read_tools(file).tools
-    from toolcrib.cli.session import inspect
-    from toolcrib.cli.source import load_source
-
     return inspect(load_source(source), lambda app: app.gateway.tools(app.local_context()))
 
 
-def _show(found: Sequence[Any]) -> None:
+def _show(found: Sequence[Finding]) -> None:
     for tool, group in groupby(sorted(found, key=lambda one: (one.severity, one.tool)), key=lambda one: one.tool):
         echo(tool)
         for one in group:
@@ -67,9 +68,7 @@ def _show(found: Sequence[Any]) -> None:
     echo(f"{pluralize(len(found), 'finding')}, {severe} of them hard." if found else "Nothing was found.")
 
 
-def _show_unchecked(tools: Sequence[Any]) -> None:
-    from toolcrib.cli.render import unchecked_note
-
+def _show_unchecked(tools: Sequence[Tool]) -> None:
     for tool in tools:
         if note := unchecked_note(tool):
             echo(f"{tool.id}: {note}")
@@ -77,28 +76,18 @@ def _show_unchecked(tools: Sequence[Any]) -> None:
 
 # -- pins --------------------------------------------------------------------------------------------------------------
 
-_file_option = click.option(
-    "--config",
-    "-c",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The settings file that says where state is kept.",
-)
 
-
-@click.command(short_help="Accept the changed definitions of a server.")
+@click.command()
 @click.argument("server")
 @click.argument("tool", required=False)
-@_file_option
+@state_config_option()
 @reports()
-def trust(*, server: str, tool: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
+def trust(*, server: str, tool: str | None, config: Path | None, as_json: bool) -> None:
     """Accept the current definitions of a server, or of one of its tools, as the trusted ones.
 
     TOOL may also be "instructions", "prompt:NAME" or "template:URI". A gateway that runs with the same state file uses
     them within seconds.
     """
-    import anyio
-
     accepted = anyio.run(_trust, server, tool, config)
     if as_json:
         echo_json({"server": server, "trusted": accepted})
@@ -106,15 +95,13 @@ def trust(*, server: str, tool: str | None, config: Path | None, as_json: bool, 
         echo("\n".join(f"trusted: {server}:{part}" for part in accepted) or "Nothing differs from what is trusted.")
 
 
-@click.command(short_help="Show what changed in the definitions of a server.")
+@click.command()
 @click.argument("name", metavar="SERVER[:TOOL]")
 @click.option("--since", metavar="DATE", help="Every version since this day, such as 2026-11-01, instead.")
-@_file_option
+@state_config_option()
 @reports()
-def diff(*, name: str, since: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
+def diff(*, name: str, since: str | None, config: Path | None, as_json: bool) -> None:
     """Show how the definitions of a server differ from the trusted ones, as a diff of their text."""
-    import anyio
-
     server, _, tool = name.partition(":")
     found = anyio.run(_changes, server, tool, _moment(since), config)
     if as_json:
@@ -136,19 +123,15 @@ def _moment(day: str | None) -> float | None:
 
 
 async def _trust(server: str, tool: str | None, config: Path | None) -> list[str]:
-    from toolcrib.cli.state import forget_catalogs
-
     async with _pins(config) as (store, pins):
         await _check_server(pins, server, tool)
-        accepted: list[str] = await pins.trust(server, tool)
+        accepted = await pins.trust(server, tool)
         if accepted:  # commands that show what is remembered would show the earlier definitions
             await forget_catalogs(store, server)
         return accepted
 
 
 async def _changes(server: str, tool: str, since: float | None, config: Path | None) -> list[dict[str, Any]]:
-    from toolcrib.trust.pins import diff_lines
-
     async with _pins(config) as (_, pins):
         await _check_server(pins, server, tool or None)
         if since is not None:
@@ -170,8 +153,6 @@ async def _changes(server: str, tool: str, since: float | None, config: Path | N
 
 def _versions_since(history: list[tuple[float, dict[str, Any]]], tool: str, since: float) -> list[dict[str, Any]]:
     """Each version that was recorded since a moment, beside the one before."""
-    from toolcrib.trust.pins import describe_change, diff_lines
-
     known: dict[str, Any] = {}
     found = []
     for at, versions in history:
@@ -192,20 +173,14 @@ def _versions_since(history: list[tuple[float, dict[str, Any]]], tool: str, sinc
 
 
 @asynccontextmanager
-async def _pins(config: Path | None) -> AsyncIterator[tuple[Any, Any]]:
+async def _pins(config: Path | None) -> AsyncIterator[tuple[StateStore, PinStore]]:
     """The state, and the pins in it."""
-    from toolcrib.cli.state import state_options
-    from toolcrib.state.stores import make_store
-    from toolcrib.upstream.catalog.pins import PinStore
-
     async with make_store(state_options(config), must_open=True) as store:
         yield store, PinStore(store)
 
 
-async def _check_server(pins: Any, server: str, tool: str | None) -> None:
+async def _check_server(pins: PinStore, server: str, tool: str | None) -> None:
     """Raise `NotFound` for a server without pins, or a tool that it never had."""
-    from toolcrib.names import nearest
-
     known = await pins.servers()
     if server not in known:
         raise NotFound(
