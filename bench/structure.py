@@ -68,6 +68,9 @@ def _used(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if function in _BY_NAME:
             yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):  # names to be looked up
+            texts = [one.value for one in elements if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            yield from (text for text in texts if text.isidentifier() and text.islower())
         case ast.ImportFrom(module=str(module), level=0) if not module.startswith("toolcrib"):
             yield from (*module.split("."), *(one.name for one in node.names))
         case ast.Import():

@@ -61,6 +61,15 @@ async def test_a_server_object_of_a_framework_takes_one_line(make: Any, as_funct
         assert server.status.transport == ("custom" if as_function else "memory")
 
 
+async def test_a_server_object_that_serves_http_too_keeps_its_sessions() -> None:
+    served = mcp_server()
+    served.streamable_http_app()
+    manager = served.session_manager
+    async with server_of(ServerOptions(name="weather", target=served)) as server:
+        assert names(server) == ["forecast"]
+    assert served.session_manager is manager
+
+
 async def test_a_server_of_the_sdk_is_reached_in_process_with_raw_results() -> None:
     async with server_of(ServerOptions(name="inside", target=sdk_server())) as server:
         assert await call_json(server, "echo", n=1) == {"tool": "echo", "arguments": {"n": 1}, "meta": {}}

@@ -1,6 +1,6 @@
 """Transports to servers given as objects: a server in this process, or a custom transport.
 
-FastMCP is not imported: its servers are recognized by the SDK server inside them.
+FastMCP is not imported: its servers are recognized by where their class comes from.
 """
 
 import inspect
@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 from mcp import StdioServerParameters
 from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import (
     ErrorData,
@@ -42,8 +43,6 @@ from toolcrib.upstream.transports.base import (
 from toolcrib.upstream.transports.duplex import CLOSED, PIPE_CLOSED, DuplexTransport
 from toolcrib.upstream.transports.stdio import StdioTransport
 
-_SDK_SERVER_FIELDS: Final = ("_lowlevel_server", "_mcp_server")
-"""Where MCPServer and FastMCP keep the SDK server they are built on; neither exposes it publicly."""
 _MAX_QUEUED: Final = 256
 _SINGLE_USE: Final = "its transport can be entered only once; pass a function that creates one for each connection"
 _INVALID_TARGET: Final = "its target is not a server, a transport, or a function that returns one"
@@ -51,10 +50,23 @@ _INVALID_TARGET: Final = "its target is not a server, a transport, or a function
 
 def sdk_server(target: object) -> Server[Any] | None:
     """Return the SDK server that the target is or wraps, or None."""
-    for found in (target, *(getattr(target, name, None) for name in _SDK_SERVER_FIELDS)):
-        if isinstance(found, Server):
-            return found
-    return None
+    if isinstance(target, MCPServer):
+        return _served_by(target)
+    if isinstance(target, Server):
+        return target
+    # FastMCP has no public name for the SDK server that it is built on, so whatever it holds is looked through.
+    is_fastmcp = any(kind.__module__.partition(".")[0] == "fastmcp" for kind in type(target).__mro__)
+    return next((held for held in vars(target).values() if isinstance(held, Server)), None) if is_fastmcp else None
+
+
+def _served_by(target: MCPServer[Any]) -> Server[Any]:
+    """Return the SDK server that the manager of its sessions serves; one is made unless there is one already."""
+    try:
+        manager = target.session_manager
+    except RuntimeError:
+        target.streamable_http_app()
+        manager = target.session_manager
+    return manager.app
 
 
 def is_target(target: object) -> bool:
