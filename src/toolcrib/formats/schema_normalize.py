@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from toolcrib.sanitize import echo
+from toolcrib.sanitize import echo, shorten
 from toolcrib.schema.signature import map_subschemas, merge_schemas, properties, required, resolve_pointer
 from toolcrib.types import Object
 
@@ -264,8 +264,7 @@ def _alternatives_hint(branches: list[dict[str, Any]], before: str) -> str:
     ways = [" and ".join(_required_arguments(branch)) for branch in branches]
     if not all(ways) or len(ways) < 2:  # noqa: PLR2004
         return before
-    text = f"{before} Needs one of: {'; '.join(dict.fromkeys(ways))}.".strip()
-    return text if len(text) <= _MAX_HINT else f"{text[: _MAX_HINT - 1]}…"
+    return shorten(f"{before} Needs one of: {'; '.join(dict.fromkeys(ways))}.".strip(), _MAX_HINT)
 
 
 def _required_arguments(branch: Object) -> list[str]:

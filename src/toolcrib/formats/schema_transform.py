@@ -21,6 +21,7 @@ from toolcrib.formats.schema_normalize import (
     with_object_top,
     without_all_of,
 )
+from toolcrib.sanitize import shorten
 from toolcrib.schema.repair import LEFT_OUT, read_schema
 from toolcrib.schema.signature import map_subschemas, properties, required, resolve_pointer, subschemas, walk_schema
 from toolcrib.types import Object, Tool
@@ -350,8 +351,7 @@ def _move_to_description(node: dict[str, Any], key: str, notes: list[str]) -> No
         add_note(notes, f"{key!r} is left out, or only mentioned in the description")
     if key in _DESCRIBED_KEYWORDS or key == "enum":
         text = f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}"
-        text = text if len(text) <= _MAX_DESCRIBED else f"{text[: _MAX_DESCRIBED - 1]}…"
-        node["description"] = f"{node.get('description', '')} ({text})".strip()
+        node["description"] = f"{node.get('description', '')} ({shorten(text, _MAX_DESCRIBED)})".strip()
 
 
 def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:

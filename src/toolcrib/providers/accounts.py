@@ -13,6 +13,7 @@ from typing import Any, Final
 from toolcrib.errors import ExecutionFailed, InvalidArguments
 from toolcrib.names import nearest
 from toolcrib.providers.base import Provider
+from toolcrib.schema.signature import properties
 from toolcrib.types import (
     Context,
     Key,
@@ -101,7 +102,7 @@ def merge_accounts(group: str, accounts: Mapping[str, Sequence[Tool]]) -> tuple[
 def _problem(offered: Sequence[Tool]) -> str:
     """Why the tools of several accounts cannot be one; empty if they can."""
     first = offered[0]
-    if ACCOUNT in _properties(first.input_schema):
+    if ACCOUNT in properties(first.input_schema):
         return f"it has an argument of its own that is called {ACCOUNT}"
     if any(_contract(tool) != _contract(first) for tool in offered[1:]):
         # Without the names of accounts, which not every caller may see.
@@ -124,17 +125,12 @@ def _group_tool(group: str, tool: Tool) -> Tool:
 
 def _with_account(schema: Object, account: Object, *, required: bool = True) -> dict[str, Any]:
     """The schema with this argument, before all others."""
-    others = {name: value for name, value in _properties(schema).items() if name != ACCOUNT}
+    others = {name: value for name, value in properties(schema).items() if name != ACCOUNT}
     needed = [name for name in schema.get("required", ()) if name != ACCOUNT]
     changed = {**schema, "properties": {ACCOUNT: account, **others}, "required": [*([ACCOUNT] * required), *needed]}
     if not changed["required"]:
         del changed["required"]
     return changed
-
-
-def _properties(schema: Object) -> Mapping[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
 
 
 def find_accounts(tools: Sequence[Tool]) -> dict[int, tuple[tuple[str, int], ...]]:

@@ -134,7 +134,7 @@ class Provider(ABC):
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:  # noqa: ARG002 - to override
         """Call back, from the event loop and without arguments, whenever the list or a status changed."""
-        return _do_nothing
+        return do_nothing
 
     def statuses(self) -> Sequence[ServerStatus]:
         """One status for each server that it speaks for, by name."""
@@ -166,7 +166,7 @@ class Provider(ABC):
 
     def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:  # noqa: ARG002 - to override
         """Call back with each log message and its audience; None if that is not a single caller."""
-        return _do_nothing
+        return do_nothing
 
     def roots_changed(self, ctx: Context) -> None:  # noqa: B027 - to override
         """Pass on that the client of the context's session has other roots now."""
@@ -337,8 +337,18 @@ def features_of(has_method: Callable[[str], bool]) -> ProviderFeature:
     return features
 
 
-def _do_nothing() -> None:
-    pass
+def do_nothing() -> None:
+    """End a subscription that nothing comes from."""
+
+
+def end_all(subscriptions: Sequence[Unsubscribe]) -> Unsubscribe:
+    """One function that ends all of these subscriptions."""
+
+    def end() -> None:
+        for one in subscriptions:
+            one()
+
+    return end
 
 
 class ChangeSource(Protocol):

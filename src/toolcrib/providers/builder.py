@@ -15,20 +15,12 @@ from toolcrib.names import check_name, nearest
 from toolcrib.providers.callable_info import CallableInfo, inspect_callable
 from toolcrib.providers.content import OutputPromise, to_result
 from toolcrib.providers.definitions import validated
-from toolcrib.schema.signature import properties, required, resolve, signature_line
+from toolcrib.schema.signature import json_type, properties, required, resolve, signature_line
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
 
 _T = TypeVar("_T")
 NO_DEFAULT: Final[Any] = object()
 """Marks a default that was not given."""
-_JSON_TYPES = (
-    (bool, "boolean"),
-    (str, "string"),
-    (int, "integer"),
-    (float, "number"),
-    (list, "array"),
-    (dict, "object"),
-)
 _HANDLER_FORMS: Final = (
     "These forms work, each with or without a leading ctx: handler(request), which gets all arguments as a dict; "
     "handler(a, b), with one parameter for each property of the schema; handler(**arguments)."
@@ -115,15 +107,11 @@ class ToolRequest(dict[str, Any]):
             return value
         who = f"{self.tool}: " if self.tool else ""
         if name in self:
-            raise InvalidArguments(f'{who}"{name}" must be {wanted}, not {_json_type(value)}.', data={"field": name})
+            raise InvalidArguments(f'{who}"{name}" must be {wanted}, not {json_type(value)}.', data={"field": name})
         close = nearest(name, self)
         raise InvalidArguments(
             f'{who}"{name}" is missing; it must be {wanted}.', suggestions=close, data={"field": name}
         )
-
-
-def _json_type(value: Any) -> str:
-    return next((word for kind, word in _JSON_TYPES if isinstance(value, kind)), "null")
 
 
 @checked(

@@ -21,6 +21,8 @@ from toolcrib.providers.base import (
     ThreadSafeCallback,
     call_logged,
     display_name,
+    do_nothing,
+    end_all,
     find_tool,
 )
 from toolcrib.providers.definitions import parse_tools
@@ -133,13 +135,7 @@ class Many(Provider):
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back on each change of a member."""
-        unsubscribes = [member.subscribe(callback) for member in self.members]
-
-        def unsubscribe() -> None:
-            for end in unsubscribes:
-                end()
-
-        return unsubscribe
+        return end_all([member.subscribe(callback) for member in self.members])
 
     def statuses(self) -> Sequence[ServerStatus]:
         """The statuses of the members, and one for each member that failed the last time; by name."""
@@ -168,12 +164,12 @@ class Many(Provider):
 
     def _owners(self, ctx: Context, key: Key) -> list[_ManyMember]:
         """The members that listed the key to this caller, or else to the last one; those failing since come last."""
-        listed = self._listed.get(_caller_key(ctx), self._last)
+        listed = self._listed.get(ctx.caller.key, self._last)
         owners = [member for member, keys in zip(self._members, listed, strict=True) if key in keys]
         return sorted(owners, key=lambda member: member.failure is not None)
 
     def _remember(self, ctx: Context, lists: Sequence[Sequence[Tool] | None]) -> None:
-        who = _caller_key(ctx)
+        who = ctx.caller.key
         before = self._listed.pop(who, self._last)
         self._last = self._listed[who] = tuple(
             keys if tools is None else frozenset(tool.key for tool in tools)
@@ -231,10 +227,6 @@ async def _get_tool(provider: Provider, ctx: Context, name: str) -> Tool | None:
 
 async def _find_tools(provider: Provider, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
     return tuple(await provider.find_tools(ctx, request))
-
-
-def _caller_key(ctx: Context) -> Hashable:
-    return ctx.caller.key
 
 
 def _member_names(providers: Sequence[Provider]) -> list[str]:
@@ -325,15 +317,11 @@ class ProviderList:
             self._callbacks.forward()
 
         unsubscribe: object = provider.subscribe(ThreadSafeCallback(on_change))
-        return unsubscribe if callable(unsubscribe) else _no_op
+        return unsubscribe if callable(unsubscribe) else do_nothing
 
     def _count_change(self, provider: Provider) -> None:
         self._changes += 1
         self._change_counts[id(provider)] = self._changes
-
-
-def _no_op() -> None:
-    pass
 
 
 def _contains(providers: Sequence[Provider], provider: Provider) -> bool:

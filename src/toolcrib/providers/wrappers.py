@@ -9,7 +9,7 @@ from toolcrib.checks import checked
 from toolcrib.errors import InvalidRequest, NameCollision
 from toolcrib.names import check_name, check_namespace
 from toolcrib.providers.adapters import adapt, unadapted
-from toolcrib.providers.base import Provider, ProviderFeature, display_name, find_tool, possible_keys
+from toolcrib.providers.base import Provider, ProviderFeature, display_name, find_tool, identity_of, possible_keys
 from toolcrib.providers.definitions import parse_tools
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
@@ -436,8 +436,4 @@ def _name_set(names: Iterable[str]) -> frozenset[str]:
 
 
 def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+    return identity_of(value) is value

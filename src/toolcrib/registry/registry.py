@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final, Self
 
 import anyio
@@ -23,7 +22,7 @@ from toolcrib.errors import (
 )
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.middleware.audit import AuditSink
-from toolcrib.providers.base import Backend, BackendSelector, Provider, ThreadSafeCallback
+from toolcrib.providers.base import Backend, BackendSelector, Provider, ThreadSafeCallback, end_all
 from toolcrib.providers.builder import ToolBuilder, checked_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools, ToolDecorator
@@ -328,7 +327,7 @@ class Registry(AppRegistry, ToolDecorator):
             app.gateway.refresher.subscribe(listener),
             *(one.subscribe(ThreadSafeCallback(unless_running)) for one in (app.local, app.shared, app.servers)),
         ]
-        return partial(_end_all, ends)
+        return end_all(ends)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Return the status of each remote server, by name, and of each provider that failed."""
@@ -545,12 +544,7 @@ class ToolRegistry(AppRegistry, Provider):
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back when its tools change."""
-        return partial(_end_all, [source.subscribe(callback) for source in (self.app.local, self.app.shared)])
-
-
-def _end_all(ends: Iterable[Unsubscribe]) -> None:
-    for end in ends:
-        end()
+        return end_all([source.subscribe(callback) for source in (self.app.local, self.app.shared)])
 
 
 def _without_request_providers(ctx: Context) -> Context:

@@ -20,7 +20,7 @@ from toolcrib.gateway.provider_state import provider_statuses
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.pipeline import CallPipeline
-from toolcrib.providers.base import Backend, LogAudience, Provider
+from toolcrib.providers.base import Backend, LogAudience, Provider, do_nothing
 from toolcrib.resources.extensions import Ask, ExtensionRequests
 from toolcrib.resources.listing import (
     CollectionCache,
@@ -282,7 +282,7 @@ class ResourceManager:
                 end()
         if not is_watched:
             raise _needs_approval(uri)
-        return ends[-1] if ends else _do_nothing
+        return ends[-1] if ends else do_nothing  # a middleware may answer without asking
 
     async def end_session(self, ctx: Context, *, forget: bool = True) -> None:
         """Inform the servers that the session of this context has ended here, and forget its URIs."""
@@ -403,10 +403,6 @@ def _supports(backend: Backend, what: str, *, unknown: bool = False) -> bool:
 
 def _needs_approval(uri: str) -> ApprovalRequired:
     return ApprovalRequired(f"{uri[:_MAX_SHOWN]} cannot be watched: reading it needs approval each time.")
-
-
-def _do_nothing() -> None:
-    """Unsubscribe from a subscription that a middleware prevented."""
 
 
 def _find_prompt(collection: DocumentCollection, name: str) -> ListedDocument | None:

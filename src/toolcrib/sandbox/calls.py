@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from toolcrib.containment import is_being_cancelled
 from toolcrib.errors import ToolcribError
 from toolcrib.sandbox.result import CallOutcome, CallTrace, OnCall
+from toolcrib.schema.signature import resolve_pointer
 from toolcrib.types import JSON, Object
 
 _log = logging.getLogger(__name__)
@@ -195,22 +196,11 @@ def _expand_schemas(schemas: Sequence[JSON], root: Object) -> Iterator[Object]:
         if not isinstance(schema, dict):
             continue
         yield schema
-        if isinstance(schema.get("$ref"), str):
-            left.append(_resolve_reference(schema["$ref"], root))
+        if "$ref" in schema:
+            left.append(resolve_pointer(schema["$ref"], root))
         for many in ("allOf", "anyOf", "oneOf"):
             if isinstance(schema.get(many), list):
                 left.extend(schema[many])
-
-
-def _resolve_reference(reference: str, root: Object) -> JSON:
-    """The target of a reference inside the schema; None for any other reference."""
-    if not reference.startswith("#"):
-        return None
-    place: JSON = dict(root)
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        place = place.get(name) if isinstance(place, dict) else None
-    return place
 
 
 def _property_schemas(schemas: Sequence[Object], name: str) -> list[JSON]:

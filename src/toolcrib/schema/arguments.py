@@ -19,7 +19,7 @@ from typing import Any, Final
 from toolcrib.errors import InvalidArguments, InvalidRequest
 from toolcrib.names import nearest
 from toolcrib.sanitize import echo, listing
-from toolcrib.schema.signature import properties, required, resolve, signature_line
+from toolcrib.schema.signature import json_type, properties, required, resolve, signature_line
 from toolcrib.types import Object
 
 _ENVELOPES: Final = ("arguments", "parameters")
@@ -220,26 +220,13 @@ def _repair_text(text: str, schema: Object, root: Object, depth: int) -> Any:
     if len(text) > _MAX_REPAIRED_TEXT or _allows(schema, root, "string"):
         return text
     try:
-        value = json.loads(_FLAGS.get(text, text), parse_constant=_refuse)
+        value = parsed(_FLAGS.get(text, text))
     except (ValueError, RecursionError):
         return text
-    kind = _json_type(value)
+    kind = json_type(value)
     if kind == "string" or not (_allows(schema, root, kind) or (kind == "integer" and _allows(schema, root, "number"))):
         return text
     return _repair_value(value, schema, root, depth - 1) if isinstance(value, (dict, list)) else value
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(constant)
-
-
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    kinds = {float: "number", dict: "object", list: "array", str: "string"}
-    return kinds.get(type(value), "null")
 
 
 def _allows(schema: Object, root: Object, kind: str) -> bool:
@@ -257,7 +244,7 @@ def _types(schema: Object, root: Object, depth: int) -> frozenset[str]:
         return frozenset(map(str, named))
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
-        return frozenset(map(_json_type, values))
+        return frozenset(map(json_type, values))
     for union in _UNIONS:
         if isinstance(parts := schema.get(union), list) and parts and depth:
             each = [_types(resolve(part, root), root, depth - 1) for part in parts]

@@ -47,42 +47,28 @@ _FORMATS = {
 }
 _NAME_FORMATS = (("url", "uri"), ("uri", "uri"), ("email", "email"), ("date", "date"))
 """Endings of parameter names that imply a format."""
-_NAME_TEXTS = (
-    ("timezone", "Europe/Berlin"),
-    ("time", "14:30"),
-    ("repo_path", "."),
-    ("dirpath", "."),
-    ("directory", "."),
-    ("folder", "."),
-    ("dir", "."),
-    ("path", "README.md"),
-    ("filepath", "README.md"),
-    ("file", "README.md"),
-    ("filename", "README.md"),
-    ("expression", "2 + 2"),
-    ("sql", "SELECT 1"),
-    ("query", "weather in Berlin"),
-    ("pattern", ".*"),
-    ("ticker", "AAPL"),
-    ("symbol", "AAPL"),
-    ("branch", "main"),
-    ("branch_name", "main"),
-    ("language", "en"),
-    ("currency", "EUR"),
-    ("country", "DE"),
-    ("city", "Berlin"),
-    ("location", "Berlin"),
-    ("domain", "example.com"),
-    ("host", "example.com"),
-    ("message", "Hello"),
-    ("text", "Hello"),
-    ("content", "Hello"),
-    ("body", "Hello"),
-    ("user", "alice"),
-    ("username", "alice"),
-    ("id", "1"),
-)
-"""Names of parameters, or their last words, and texts that fit most tools."""
+_TEXTS_FOR_NAMES = {
+    "Europe/Berlin": "timezone",
+    "14:30": "time",
+    ".": "repo_path dirpath directory folder dir",
+    "README.md": "path filepath file filename",
+    "2 + 2": "expression",
+    "SELECT 1": "sql",
+    "weather in Berlin": "query",
+    ".*": "pattern",
+    "AAPL": "ticker symbol",
+    "main": "branch branch_name",
+    "en": "language",
+    "EUR": "currency",
+    "DE": "country",
+    "Berlin": "city location",
+    "example.com": "domain host",
+    "Hello": "message text content body",
+    "alice": "user username",
+    "1": "id",
+}
+"""Texts that fit most tools, with the names of parameters, or their last words, that they are for."""
+_NAME_TEXTS = {name: text for text, names in _TEXTS_FOR_NAMES.items() for name in names.split()}
 _DESCRIBED_TEXTS = (
     (re.compile(r"YYYY-MM-DD[T ]HH:MM|ISO[ -]?8601|RFC ?3339", re.IGNORECASE), "2026-01-31T12:00:00Z"),
     (re.compile(r"\bYYYY-MM-DD\b", re.IGNORECASE), "2026-01-31"),
@@ -429,7 +415,7 @@ def _text_for_name(name: str) -> str:
     lowered = name.lower()
     formatted = next((_FORMATS[form] for end, form in _NAME_FORMATS if lowered.endswith(end)), "")
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
-    usual = (text for end, text in _NAME_TEXTS if words == end or words.endswith(f"_{end}"))
+    usual = (text for end, text in _NAME_TEXTS.items() if words == end or words.endswith(f"_{end}"))
     return formatted or next(usual, name or "text")
 
 

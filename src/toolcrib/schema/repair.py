@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any, Final
 
 from toolcrib.errors import InvalidTool
+from toolcrib.sanitize import shorten
 from toolcrib.schema.signature import resolve_pointer
 from toolcrib.schema.validate import Schema, is_pattern
 from toolcrib.types import Object, Rejected
@@ -380,4 +381,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+    return shorten(name, _MAX_NAME)

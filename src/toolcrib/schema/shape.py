@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from toolcrib.sanitize import shorten
+from toolcrib.schema.signature import json_type
 from toolcrib.types import JSON
 
 _MAX_CHARS: Final = 600
@@ -23,8 +25,7 @@ def shape_of(value: JSON, max_chars: int = _MAX_CHARS) -> str:
     >>> shape_of({"users": [{"id": 1, "name": "Ann"}, {"id": 2}], "next": None})
     '{ users: { id: integer, name?: string }[], next: null }'
     """
-    text = _shape(value, _MAX_DEPTH)
-    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+    return shorten(_shape(value, _MAX_DEPTH), max_chars)
 
 
 def _shape(value: JSON, depth: int) -> str:
@@ -32,15 +33,7 @@ def _shape(value: JSON, depth: int) -> str:
         return _object_shape([value], depth)
     if isinstance(value, list):
         return _array_shape(value, depth)
-    return _scalar_shape(value)
-
-
-def _scalar_shape(value: JSON) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    return "integer" if isinstance(value, int) else "number" if isinstance(value, float) else "string"
+    return json_type(value)
 
 
 def _array_shape(items: list[Any], depth: int) -> str:

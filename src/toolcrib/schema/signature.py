@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
+from toolcrib.sanitize import shorten
 from toolcrib.types import Object, SameObject, Tool
 
 _MAX_HOPS = 16
@@ -34,21 +35,21 @@ SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas",
 SCHEMA_LISTS: Final = ("prefixItems", "allOf", "anyOf", "oneOf")
 """Keywords with a list of schemas."""
 SINGLE_SCHEMAS: Final = (
-    "items",
-    "additionalItems",
-    "additionalProperties",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "propertyNames",
-    "contains",
-    "not",
-    "if",
-    "then",
-    "else",
+    *("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"),
+    *("propertyNames", "contains", "not", "if", "then", "else"),
 )
 """Keywords with one schema."""
 _VALUE_KEYWORDS: Final = frozenset({"const", "enum", "default", "examples"})
 """Keywords with values in which nothing is a schema."""
+_JSON_TYPES: tuple[tuple[Any, str], ...] = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    ((list, tuple), "array"),
+    (Mapping, "object"),
+)
 SchemaChange = Callable[[Any], Any]
 
 
@@ -254,16 +255,25 @@ def type_text(node: Any, root: Object, depth: int = _MAX_DEPTH) -> str:
     """
     if node is False:
         return "never"
-    return _truncated(_type(resolve(node, root), root, depth), _MAX_TYPE)
+    return shorten(_type(resolve(node, root), root, depth), _MAX_TYPE)
+
+
+def json_type(value: Any) -> str:
+    """The name of a JSON value's type; every whole number that is no float is an integer.
+
+    >>> json_type(True), json_type(2), json_type(2.0), json_type(None), json_type({1})
+    ('boolean', 'integer', 'number', 'null', 'something that is not JSON')
+    """
+    return next((name for kind, name in _JSON_TYPES if isinstance(value, kind)), "something that is not JSON")
 
 
 def literal(value: Any, limit: int = _MAX_LITERAL) -> str:
     """Format a JSON value on one line, truncated to a length."""
     if isinstance(value, str):
-        return json.dumps(_truncated(value[: limit + 1], limit), ensure_ascii=False)
+        return json.dumps(shorten(value[: limit + 1], limit), ensure_ascii=False)
     if isinstance(value, (dict, list)):
         return "{…}" if isinstance(value, dict) and value else "[…]" if value else json.dumps(value)
-    return _truncated(json.dumps(value, default=repr), limit)
+    return shorten(json.dumps(value, default=repr), limit)
 
 
 def _parameter_info(name: str, node: Any, root: Object, *, needed: bool) -> ParameterInfo:
@@ -347,11 +357,7 @@ def _join_within(words: list[str], room: int, total: int) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    return _truncated(" ".join(text[: limit + 1].split()), limit)
-
-
-def _truncated(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return shorten(" ".join(text[: limit + 1].split()), limit)
 
 
 # -- subschemas --------------------------------------------------------------------------------------------------------

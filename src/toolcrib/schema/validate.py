@@ -21,8 +21,17 @@ from jsonschema_rs import ValidationErrorKind as Kind
 
 from toolcrib.errors import InvalidArguments, InvalidTool
 from toolcrib.names import nearest
+from toolcrib.sanitize import shorten
 from toolcrib.schema.arguments import repair
-from toolcrib.schema.signature import literal, properties, resolve, resolve_pointer, signature_line, subschema_at
+from toolcrib.schema.signature import (
+    json_type,
+    literal,
+    properties,
+    resolve,
+    resolve_pointer,
+    signature_line,
+    subschema_at,
+)
 from toolcrib.types import Object
 
 MAX_VIOLATIONS = 5
@@ -38,15 +47,6 @@ _MAX_VALUE = 40
 _MAX_BRANCHES = 8
 _MIN_SIMILARITY = 55.0
 """Similarity, 0 to 100, from which a name is suggested. It is low because a tool has few parameters."""
-_JSON_TYPES: tuple[tuple[Any, str], ...] = (
-    (type(None), "null"),
-    (bool, "boolean"),
-    (str, "string"),
-    (int, "integer"),
-    (float, "number"),
-    ((list, tuple), "array"),
-    (Mapping, "object"),
-)
 _RuleText = Callable[[Any, Any], str]
 
 
@@ -63,14 +63,13 @@ class SchemaViolation:
 def explain_violations(validator: jsonschema_rs.Validator, arguments: Any, schema: Object) -> list[SchemaViolation]:
     """Describe what is wrong, missing parameters first: at most 5, then how many more."""
     errors = list(validator.iter_errors(arguments)) if _is_small(arguments) else [_first_error(validator, arguments)]
-    found = sorted((fault for error in errors[: MAX_VIOLATIONS * 4] for fault in _violations(error, schema)), key=_rank)
+    found = sorted(
+        (fault for error in errors[: MAX_VIOLATIONS * 4] for fault in _violations(error, schema)),
+        key=lambda fault: fault.rank,
+    )
     found = list({fault.text: fault for fault in found}.values())
     more = len(found) - MAX_VIOLATIONS + max(0, len(errors) - MAX_VIOLATIONS * 4)
     return [*found[:MAX_VIOLATIONS], SchemaViolation(text=f"and {more} more")] if more > 0 else found
-
-
-def _rank(fault: SchemaViolation) -> int:
-    return fault.rank
 
 
 def _first_error(validator: jsonschema_rs.Validator, arguments: Any) -> ValidationError:
@@ -84,7 +83,7 @@ def _first_error(validator: jsonschema_rs.Validator, arguments: Any) -> Validati
 def _is_small(value: Any) -> bool:
     queue = [value]
     for node in queue:
-        queue.extend(node.values() if isinstance(node, Mapping) else node if isinstance(node, (list, tuple)) else ())
+        queue.extend(_children(node))
         if len(queue) > _MAX_NODES:
             return False
     return True
@@ -154,7 +153,7 @@ def _branch_violations(
     if not near:
         types = dict.fromkeys(kind for branch in apart for kind in _expected_types(branch))
         return [
-            SchemaViolation(text=f"{_path_text(here)} must be {' or '.join(types)}, not {_json_type(error.instance)}")
+            SchemaViolation(text=f"{_path_text(here)} must be {' or '.join(types)}, not {json_type(error.instance)}")
         ]
     texts = [[fault for item in branch[:MAX_VIOLATIONS] for fault in _violations(item, schema)] for branch in near]
     shortest = min(texts, key=len)
@@ -183,12 +182,11 @@ def _path_text(path: Sequence[str | int]) -> str:
     text = ""
     for part in islice(path, 16):
         text += f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" if text else _printable(part)
-    return f'"{text if len(text) <= _MAX_PATH else text[: _MAX_PATH - 1] + "…"}"' if text else "the arguments"
+    return f'"{shorten(text, _MAX_PATH)}"' if text else "the arguments"
 
 
 def _printable(text: str) -> str:
-    shown = text if len(text) <= _MAX_KEY else f"{text[: _MAX_KEY - 1]}…"
-    return "".join(char if char.isprintable() else "\ufffd" for char in shown)
+    return "".join(char if char.isprintable() else "\ufffd" for char in shorten(text, _MAX_KEY))
 
 
 def _but_was(value: Any) -> str:
@@ -198,15 +196,8 @@ def _but_was(value: Any) -> str:
     elif isinstance(value, str) and len(value) <= _MAX_VALUE:
         shown = literal(value, _MAX_VALUE + 2)
     else:
-        return f", not {_json_type(value)}" if not isinstance(value, str) else ""
+        return f", not {json_type(value)}" if not isinstance(value, str) else ""
     return f", not {shown}"
-
-
-def _json_type(value: Any) -> str:
-    for kinds, name in _JSON_TYPES:
-        if isinstance(value, kinds):
-            return name
-    return "something that is not JSON"
 
 
 def _count(number: Any, unit: str) -> str:
@@ -215,7 +206,7 @@ def _count(number: Any, unit: str) -> str:
 
 
 _RULE_TEXTS: tuple[tuple[Any, _RuleText], ...] = (
-    (Kind.Type, lambda kind, value: f"must be {' or '.join(kind.types)}, not {_json_type(value)}"),
+    (Kind.Type, lambda kind, value: f"must be {' or '.join(kind.types)}, not {json_type(value)}"),
     (Kind.Constant, lambda kind, value: f"must be {literal(kind.expected_value, _MAX_VALUE)}{_but_was(value)}"),
     (Kind.Minimum, lambda kind, value: f"must be at least {kind.limit}{_but_was(value)}"),
     (Kind.Maximum, lambda kind, value: f"must be at most {kind.limit}{_but_was(value)}"),
@@ -263,15 +254,9 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
 _BY_PATTERN = ("patternProperties", "additionalProperties", "unevaluatedProperties")
 _IN_PLACE = ("not", "if", "then", "else")
-_IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
-_IN_PLACE_BY_NAME = ("dependentSchemas", "dependencies")
+_IN_PLACE_MANY = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies")
 _CHILD_KEYWORDS = (
-    "items",
-    "additionalProperties",
-    "additionalItems",
-    "contains",
-    "unevaluatedItems",
-    "unevaluatedProperties",
+    *("items", "additionalProperties", "additionalItems", "contains", "unevaluatedItems", "unevaluatedProperties"),
 )
 _ANY_CHILD = ""
 """Name of a child schema that may apply to any child."""
@@ -281,14 +266,7 @@ class Schema:
     """A valid input schema, compiled when the first arguments are checked."""
 
     __slots__ = (
-        "_has_patterns",
-        "_is_checked",
-        "_loose",
-        "_max_depth",
-        "_properties",
-        "_schema",
-        "_validator",
-        "_who",
+        *("_has_patterns", "_is_checked", "_loose", "_max_depth", "_properties", "_schema", "_validator", "_who"),
         "unchecked",
     )
 
@@ -369,7 +347,7 @@ class Schema:
 
     def _taught(self, found: list[SchemaViolation], who: str) -> InvalidArguments:
         text = f"{who}: {'; '.join(fault.text for fault in found)}"
-        text = text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 1]}…"
+        text = shorten(text, _MAX_MESSAGE)
         return InvalidArguments(
             text if text.endswith("?") else f"{text}.",
             hint=f"Valid: {signature_line(who, self._schema)}",
@@ -604,9 +582,7 @@ def _in_place_schemas(node: Object) -> Iterator[Any]:
     """The subschemas that apply to the same value."""
     for key in _IN_PLACE:
         yield node.get(key)
-    for key in _IN_PLACE_LISTS:
-        yield from _children(node.get(key))
-    for key in _IN_PLACE_BY_NAME:
+    for key in _IN_PLACE_MANY:
         yield from _children(node.get(key))
 
 
@@ -615,9 +591,7 @@ def _child_schemas(node: Object) -> Iterator[tuple[str, Any]]:
     for key in _CHILD_KEYWORDS:
         if key in node:
             yield _ANY_CHILD, node[key]
-    for child in _children(node.get("prefixItems")):
-        yield _ANY_CHILD, child
-    for child in _children(node.get("patternProperties")):
+    for child in (*_children(node.get("prefixItems")), *_children(node.get("patternProperties"))):
         yield _ANY_CHILD, child
     found = node.get("properties")
     if isinstance(found, Mapping):

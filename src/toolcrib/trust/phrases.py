@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Final
 
-from toolcrib.sanitize import visible
+from toolcrib.sanitize import shorten, visible
 from toolcrib.trust.obfuscation import ENGLISH, decoded_parts, plain_letters
 from toolcrib.trust.rules import Passage, PhraseRule, Severity, phrase_rules
 
@@ -150,5 +150,4 @@ def _is_order(text: str) -> bool:
 
 
 def _excerpt(text: str) -> str:
-    text = " ".join(visible(text).split())
-    return text if len(text) <= _EXCERPT_CHARS else f"{text[: _EXCERPT_CHARS - 1]}…"
+    return shorten(" ".join(visible(text).split()), _EXCERPT_CHARS)
