@@ -93,6 +93,7 @@ SEARCH_ELSEWHERE_HINT: Final = "Search for a tool of another server, or try agai
 
 
 _VIEW_MEMO: Final = "gateway.view"
+_NO_TEXTS: Final[tuple[str, ...]] = ()
 _NONE_FAILED: Final[tuple[ServerStatus, ...]] = ()
 _NO_TOOLS_NOTE: Final = "There are no tools to search."
 
@@ -294,7 +295,8 @@ class Gateway:
             part = SearchPage.of(request, view.version, self.options.search)
             reply = await part.fill(partial(self._rank, ctx, view, complete=not missing))
             failed = (*failed, *reply.servers)
-            await self.past.searched(ctx, request.needs, [hit for hit in reply.hits if view.get(hit.tool.key)])
+            if self.past.enabled:
+                await self.past.searched(ctx, request.needs, [hit for hit in reply.hits if view.get(hit.tool.key)])
         else:
             reply = await self.admission.queue.run(ctx.caller, partial(self._list, view, request))
         known = {status.name for status in servers}
@@ -330,8 +332,12 @@ class Gateway:
         """Search a view. A note says if the embedder failed, or has yet to embed tools in view."""
         options = options or self.options.search
         boosts = await self.sessions.boosts(ctx)
-        texts = view.request_texts(request, options, self._lexicon)
-        asked = await self._embed(view, texts)
+        texts, asked = _NO_TEXTS, EmbeddedRequest({})
+        if self._embedder is not None:
+            texts = view.request_texts(request, options, self._lexicon)
+            # The index of the view may still have the vectors of an earlier embedder.
+            if texts and view.snapshot.index.model.embedder is self._embedder.embedder:
+                asked = await self._embedder.embed(texts)
         rank = partial(
             view.search,
             request,
@@ -339,7 +345,7 @@ class Gateway:
             lexicon=self._lexicon,
             boosts=boosts,
             embedded=asked.vectors,
-            past=await self.past.of(ctx),
+            past=await self.past.of(ctx) if self.past.enabled else None,
             complete=complete,
         )
         reply = await self.admission.queue.run(ctx.caller, rank)
@@ -349,12 +355,6 @@ class Gateway:
         elif texts and view.lacks_vectors():
             note = "Some tools are not embedded yet, so only their words were compared."
         return replace(reply, note=f"{reply.note} {note}".strip()) if note else reply
-
-    async def _embed(self, view: View, texts: tuple[str, ...]) -> EmbeddedRequest:
-        # The index of the view may still have the vectors of an earlier embedder.
-        if not texts or self._embedder is None or view.snapshot.index.model.embedder is not self._embedder.embedder:
-            return EmbeddedRequest({})
-        return await self._embedder.embed(texts)
 
     def _is_own_request(self, ctx: Context) -> bool:
         path = ctx.meta.get(PATH_META)

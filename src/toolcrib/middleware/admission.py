@@ -8,8 +8,8 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -63,10 +63,11 @@ class FairQueue:
         """Run the work in the caller's turn, and return its value. Raises `RateLimited` if too much waits already."""
         turns = self._turns()
         await turns.begin(caller)
+        started = turns.now()
         try:
-            with turns.charged(caller):
-                return work()
+            return work()
         finally:
+            turns.charge(caller, started)
             turns.end()
 
     async def run_in_thread(self, caller: Caller, work: Callable[[], _T]) -> _T:
@@ -74,8 +75,11 @@ class FairQueue:
         turns = self._turns()
         await turns.begin(caller)
         turns.end()
-        with turns.charged(caller):
+        started = turns.now()
+        try:
             return await anyio.to_thread.run_sync(work)
+        finally:
+            turns.charge(caller, started)
 
     def _turns(self) -> "_CallerTurns":
         loop, latest = asyncio.get_running_loop(), self._latest
@@ -97,7 +101,7 @@ class _CallerTurns:
         self._pace = pace
         self._span_s = span_s
         self._waiting = waiting
-        self._clock = clock
+        self.now = clock
         self._lines: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         """What waits, by caller; the one whose turn is next comes first."""
         self._count = 0
@@ -115,28 +119,19 @@ class _CallerTurns:
             if self._latest is None or caller.key != self._latest.key:
                 self._other_at = self._latest_at
             self._latest = caller
-        self._latest_at = self._clock()
+        self._latest_at = self.now()
 
     async def begin(self, caller: Caller) -> None:
         """Wait for the caller's turn."""
         self.note(caller)
         key = caller.key
-        if self._busy or key in self._lines or self._wait_s(key, self._clock()) > 0:
+        if self._busy or key in self._lines or self._wait_s(key, self.now()) > 0:
             await self._turn(key)
         self._busy = True
 
     def end(self) -> None:
         """Let the next caller begin, after other tasks of the loop."""
         asyncio.get_running_loop().call_soon(self._next)
-
-    @contextmanager
-    def charged(self, caller: Caller) -> Iterator[None]:
-        """Count the time that the block takes as the caller's."""
-        started = self._clock()
-        try:
-            yield
-        finally:
-            self._charge(caller, self._clock() - started)
 
     async def _turn(self, key: Hashable) -> None:
         line = self._lines.setdefault(key, deque())
@@ -173,7 +168,7 @@ class _CallerTurns:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now, soonest = self._clock(), float("inf")
+        now, soonest = self.now(), float("inf")
         for key in tuple(self._lines):
             wait_s = self._wait_s(key, now)
             if wait_s <= 0 and (turn := self._take(key)) is not None:
@@ -199,12 +194,13 @@ class _CallerTurns:
         """How long the caller has to wait, because it has had more than its share, in seconds."""
         return self._even_at.get(key, now) - now - self._span_s
 
-    def _charge(self, caller: Caller, took_s: float) -> None:
-        now, key = self._clock(), caller.key
+    def charge(self, caller: Caller, started: float) -> None:
+        """Count the time since a moment as the caller's."""
+        now, key = self.now(), caller.key
         other_at = self._other_at if self._latest is not None and self._latest.key == key else self._latest_at
         if now - other_at > _ACTIVE_S:
             return  # no other caller has to wait
-        self._even_at[key] = max(self._even_at.get(key, now), now) + took_s * self._pace
+        self._even_at[key] = max(self._even_at.get(key, now), now) + (now - started) * self._pace
         self._even_at.move_to_end(key)
         if len(self._even_at) > _MAX_PACED:
             self._even_at.popitem(last=False)

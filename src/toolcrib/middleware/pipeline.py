@@ -181,7 +181,7 @@ class CallPipeline:
                             raise
                         value, disowned = None, True
             if value is not None:
-                return to_result(value)
+                return value if isinstance(value, ToolResult) else to_result(value)
         except ToolcribError:
             raise
         except Exception as error:

@@ -82,6 +82,8 @@ def merge_arguments(
     """
     if known is None:
         known = properties(resolve(schema, schema))
+    if not loose and type(given) is dict and given.keys() <= known.keys():
+        return dict(given)  # the usual form, which can mean nothing else
     own = next((key for key in _ENVELOPES if key in known), None)
     if own is not None and given is not None and _is_flat(given, known):
         return {**loose, own: given}

@@ -244,7 +244,9 @@ class ScriptRunner:
 
     def _next_level(self, ctx: Context) -> int:
         """The nesting level of a script that is run now, from 0. Raises `ExecutionFailed` if it is too deep."""
-        level = max(_nesting_level(), _memo_level(ctx))
+        frame = _current_script()
+        # The context has it too, for tools that work in their own thread.
+        level: int = max(0 if frame is None else frame.level, (ctx.memo or {}).get(_LEVEL_MEMO, 0))
         if level >= self.options.levels:
             raise ExecutionFailed(
                 f"Scripts are nested {level} deep already.", hint="Make sure that the script does not call itself."
@@ -473,12 +475,6 @@ class _ScriptFrame:
 _CURRENT_SCRIPT: Final[ContextVar[_ScriptFrame | None]] = ContextVar("toolcrib_script", default=None)
 
 
-def _nesting_level() -> int:
-    """How many scripts the current task runs in. Scripts that have ended while the task went on do not count."""
-    frame = _current_script()
-    return 0 if frame is None else frame.level
-
-
 @contextmanager
 def _nested_script(level: int) -> Iterator[None]:
     """Run a script of that level, from 0, inside the block."""
@@ -492,13 +488,8 @@ def _nested_script(level: int) -> Iterator[None]:
 
 
 def _current_script() -> _ScriptFrame | None:
+    """The script that the current task runs in. Scripts that have ended while the task went on do not count."""
     frame = _CURRENT_SCRIPT.get()
     while frame is not None and frame.ended:
         frame = frame.outer
     return frame
-
-
-def _memo_level(ctx: Context) -> int:
-    """The level in the context, for tools that work in their own thread."""
-    level = ctx.memo.get(_LEVEL_MEMO) if ctx.memo is not None else None
-    return level if isinstance(level, int) else 0

@@ -238,7 +238,9 @@ async def look_up_tools(
 ) -> LookedUpTools:
     """Look up the tools that the source names, that the caller may see, and that no list contains."""
     namespaces = gateway.federation.lookup_namespaces(ctx, view)
-    keys = list(islice(_keys_to_look_up(source, view, grouped, namespaces), _MAX_LOOKUPS)) if namespaces else []
+    if not namespaces:
+        return LookedUpTools()
+    keys = list(islice(_keys_to_look_up(source, view, grouped, namespaces), _MAX_LOOKUPS))
     found: dict[Key, Tool] = {}
     failures: dict[Key, str] = {}
     limiter = anyio.CapacityLimiter(_CONCURRENT_LOOKUPS)

@@ -133,7 +133,7 @@ class ProgressiveSurface:
             for key, value in arguments.items()
             if value is not None
         }
-        parsed = merge_arguments(given, {}, schema, tool=tool.name)
+        parsed = merge_arguments(given, {}, schema, tool=tool.name, known=known)
         if isinstance(parsed.get("sampleArgs"), str):
             parsed["sampleArgs"] = as_object(parsed["sampleArgs"] or "{}", tool.name)
         self._schemas[tool.name].check(parsed)

@@ -167,8 +167,8 @@ class SearchSurface:
 
     async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
         request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
-        request = replace(request, filters=await self._with_full_names(ctx, request.filters))
-        await self._check(ctx, request.filters)
+        if request.filters.namespaces or request.filters.tags:
+            request = replace(request, filters=await self._known_filters(ctx, request.filters))
         reply = await self._gateway.search(ctx, request)
         economical = not _asks_for_more(arguments)
         if economical and any(hit.score for hit in reply.hits):
@@ -178,22 +178,19 @@ class SearchSurface:
         result = await self._replies.run(reply.hits, render, economical=economical, queue=queue, caller=ctx.caller)
         return result if self._options.structured_replies or not economical else replace(result, structured=None)
 
-    async def _with_full_names(self, ctx: Context, filters: Filters) -> Filters:
-        """The filters with the namespaces of servers in place of the short names by which a digest lists them."""
-        if not filters.namespaces:
-            return filters
-        known = await self._gateway.namespaces(ctx)
-        unknown = filters.namespaces.difference(known)
-        if not unknown:
-            return filters
-        return replace(filters, namespaces=(filters.namespaces - unknown) | full_names(unknown, known))
+    async def _known_filters(self, ctx: Context, filters: Filters) -> Filters:
+        """The filters with the namespaces of servers in place of the short names by which a digest lists them.
 
-    async def _check(self, ctx: Context, filters: Filters) -> None:
-        """Raise `InvalidRequest` for a namespace or tag that the caller does not have."""
+        Raises `InvalidRequest` for a namespace or tag that the caller does not have.
+        """
         if filters.namespaces:
-            _check_names("server called", filters.namespaces, await self._gateway.namespaces(ctx), "namespace")
+            known = await self._gateway.namespaces(ctx)
+            unknown = filters.namespaces.difference(known)
+            filters = replace(filters, namespaces=(filters.namespaces - unknown) | full_names(unknown, known))
+            _check_names("server called", filters.namespaces, known, "namespace")
         if filters.tags:
             _check_names("tool with the tag", filters.tags, await self._gateway.tags(ctx), "tags")
+        return filters
 
     async def _execute(self, ctx: Context, arguments: Object) -> ToolResult:
         name, given, loose = parse_execute(arguments)
