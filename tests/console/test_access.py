@@ -202,7 +202,7 @@ async def test_the_store_holds_neither_tokens_nor_cookies() -> None:
     assert PERSON not in stored
     assert cookie not in stored
     assert codec.decode(codec.encode(session)) == session
-    with pytest.raises(ValueError, match="not a session"):
+    with pytest.raises(ValueError, match="ConsoleSession"):
         codec.decode({"caller": 1})
 
 

@@ -14,7 +14,7 @@ from tests.redis_server import NEEDS_REDIS, RedisServer, running_redis
 
 from toolcrib.errors import StateUnavailable
 from toolcrib.state.base import StateChannel, StateCodec, StateStore, StateTable
-from toolcrib.state.coordination import Counters, Leases, Log
+from toolcrib.state.coordination import Counters, Leases
 from toolcrib.state.hub import HubConnection, HubStore, StateHub
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.redis import RedisStore
@@ -390,15 +390,6 @@ async def test_a_released_lease_is_free_and_its_next_token_is_higher(store: Stat
     second = await leases.acquire("server", "one", ttl_s=10)
     assert second is not None
     assert second.token > first.token
-
-
-async def test_a_log_returns_what_was_appended_in_order_and_drops_the_oldest(store: StateStore) -> None:
-    log = Log(store, "events", PAIRS, max_entries=3)
-    numbers = [await log.append(("event", number)) for number in range(5)]
-    assert numbers == sorted(numbers)
-    assert await log.read() == [(numbers[number], ("event", number)) for number in (2, 3, 4)]
-    assert await log.read(after=numbers[2], limit=1) == [(numbers[3], ("event", 3))]
-    assert await log.read(after=numbers[4]) == []
 
 
 async def test_a_message_reaches_every_current_subscriber_in_order(store: StateStore) -> None:

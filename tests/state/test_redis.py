@@ -24,7 +24,7 @@ from toolcrib.middleware.limits import RateMiddleware
 from toolcrib.middleware.options import BreakerOptions, RateOptions
 from toolcrib.server.auth.api_keys import ApiKeyTable
 from toolcrib.state.base import StateCodec
-from toolcrib.state.coordination import Counters, Leases, Log
+from toolcrib.state.coordination import Counters, Leases
 from toolcrib.state.options import StateOptions
 from toolcrib.state.redis import RedisStore
 from toolcrib.state.stores import make_store
@@ -235,7 +235,6 @@ FIRST_OPERATIONS: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
     },
     "counter": lambda store: Counters(store, "counts").add("a"),
     "lease": lambda store: Leases(store, "leases").acquire("a", "me", ttl_s=5),
-    "log": lambda store: Log(store, "log", NUMBERS, max_entries=3).append(1),
     "channel": _publish,
     "approval": _spend,
     "key": lambda store: ApiKeyTable(store).create(Caller(id="ann"), lasts_s=None),

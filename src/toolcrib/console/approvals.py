@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
+from pydantic import TypeAdapter
 from starlette.responses import RedirectResponse, Response
 
 from toolcrib.console.parts import ConsolePage, Visit
 from toolcrib.errors import NotFound
 from toolcrib.middleware.approval import elicitation_params
 from toolcrib.state.base import StateCodec, StateStore
-from toolcrib.types import JSON, Call, Context, Object, is_destructive
+from toolcrib.types import Call, Context, Object, is_destructive
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +52,7 @@ class WaitingCall:
     """agreed or declined; empty until then."""
 
 
-def _encode(one: WaitingCall) -> JSON:
-    return {name: getattr(one, name) for name in WaitingCall.__slots__}
-
-
-def _decode(saved: JSON) -> WaitingCall:
-    try:
-        return WaitingCall(**saved)
-    except TypeError as error:
-        raise ValueError("not a waiting call") from error
+_WAITING: Final = TypeAdapter(WaitingCall)
 
 
 class ConsoleDesk:
@@ -67,7 +60,7 @@ class ConsoleDesk:
 
     def __init__(self, state: StateStore, wait_s: float, *, wall: Callable[[], float] = time.time) -> None:
         """`wait_s` is how long calls wait at most; `wall` returns seconds since the epoch."""
-        codec = StateCodec(_encode, _decode)
+        codec = StateCodec(_WAITING.dump_python, _WAITING.validate_python)
         self._table = state.table("console approvals", codec, max_entries=_MAX_WAITING)
         self._decided = state.channel("console approvals")
         self._wait_s = wait_s

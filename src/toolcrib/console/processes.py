@@ -9,25 +9,26 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from toolcrib.console.recorder import (
     MINUTES,
+    RECORDED,
     CallRecorder,
     Minute,
     Recorded,
     RecordedCall,
     RecordedSearch,
-    decode,
-    encode,
     excerpt,
     filtered,
 )
 from toolcrib.settings.options import Settings
 from toolcrib.state.coordination import Answers, Peer, Peers
-from toolcrib.types import JSON, Object, Rejected, ServerState, ServerStatus
+from toolcrib.types import JSON, Object, ServerInfo, ServerState, ServerStatus
 
 MAX_EVENTS: Final = 200
 """Calls and searches of one request, and of one process in a list, that are shown."""
@@ -140,11 +141,11 @@ class Processes:
 
     async def overview(self) -> Answers[ProcessOverview]:
         """What each process says about itself."""
-        return await self._peers.ask("console overview", read=_read_overview)
+        return await self._peers.ask("console overview", read=_OVERVIEW.validate_python)
 
     async def calls(self, filters: Object, process: str = "") -> Answers[FoundCalls]:
         """The calls and searches that pass the filters, of all processes or of the one with this id."""
-        return await self._peers.ask("console calls", filters, read=_read_calls, only=process or None)
+        return await self._peers.ask("console calls", filters, read=_CALLS.validate_python, only=process or None)
 
     async def of_request(self, number: int, process: str) -> list[PlacedEvent]:
         """What one request did, in the order in which it began."""
@@ -155,7 +156,7 @@ class Processes:
 
     async def search_before(self, call: RecordedCall) -> PlacedEvent | None:
         """The last search of the same caller and session, on any process, that found the tool of a call."""
-        question = encode(replace(call, arguments=None, result=None, message=None))
+        [question] = _write_events([replace(call, arguments=None, result=None, message=None)])
         answers = await self._peers.ask("console search", question, read=_read_events)
         found = [self.placed(event, peer) for peer, events in answers.given.items() for event in events]
         return max(found, key=lambda one: one.event.time, default=None)
@@ -183,33 +184,34 @@ class Processes:
     async def _answer_calls(self, filters: Any) -> JSON:
         everything = list(self._recorder.recent())
         found = filtered(everything, **{name: str(filters.get(name, "")) for name in ("tool", "caller", "outcome")})
-        return {
-            "events": [encode(_short(one)) for one in found[:MAX_EVENTS]],
-            "total": len(found),
-            "kept": len(everything),
-            "outcomes": sorted({one.outcome for one in everything}),
-        }
+        answer = FoundCalls(
+            events=tuple(map(_short, found[:MAX_EVENTS])),
+            total=len(found),
+            kept=len(everything),
+            outcomes=frozenset(one.outcome for one in everything),
+        )
+        return _CALLS.dump_python(answer, mode="json")
 
     async def _answer_request(self, number: Any) -> JSON:
-        return [encode(one) for one in self._recorder.of_request(int(number))[:MAX_EVENTS]]
+        return _write_events(self._recorder.of_request(int(number))[:MAX_EVENTS])
 
     async def _answer_search(self, call: Any) -> JSON:
-        asked = decode(call)
+        asked = RECORDED.validate_python(call)
         before = self._recorder.search_before(asked) if isinstance(asked, RecordedCall) else None
-        return [] if before is None else [encode(before)]
+        return _write_events([] if before is None else [before])
 
     async def _answer_overview(self, _: Any) -> JSON:
         calls = [one for one in islice(self._recorder.recent(), _LOOKED_AT) if isinstance(one, RecordedCall)]
-        settings = self._settings()
-        return {
-            "statuses": [_encode_status(one) for one in self._statuses()[:_MAX_SERVERS]],
-            "minutes": [[minute, one.calls, one.errors, one.searches] for minute, one in self._recorder.by_minute()],
-            "namespaces": {name: list(counts) for name, counts in self._recorder.calls_by_namespace().items()},
-            "latest": [encode(_short(one)) for one in calls[:_MAX_LATEST]],
-            "failures": [encode(_short(one)) for one in [one for one in calls if one.failed][:_MAX_LATEST]],
-            "settings": _fingerprint(settings),
-            "problem": self._problem(),
-        }
+        answer = ProcessOverview(
+            statuses=tuple(map(_brief, self._statuses()[:_MAX_SERVERS])),
+            minutes=dict(self._recorder.by_minute()),
+            namespaces=self._recorder.calls_by_namespace(),
+            latest=tuple(map(_short, calls[:_MAX_LATEST])),
+            failures=tuple(map(_short, [one for one in calls if one.failed][:_MAX_LATEST])),
+            settings=_fingerprint(self._settings()),
+            problem=self._problem(),
+        )
+        return _OVERVIEW.dump_python(answer, mode="json")
 
     async def _answer_versions(self, _: Any) -> JSON:
         states = [(one.name, str(one.state), one.since, one.tools, one.reason, one.stale) for one in self._statuses()]
@@ -270,50 +272,18 @@ def _fingerprint(settings: Settings) -> str:
     return hashlib.sha256(repr((text, servers)).encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _encode_status(one: ServerStatus) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "state": str(one.state),
-        "since": one.since,
-        "reason": one.reason,
-        "tools": one.tools,
-        "stale": one.stale,
-        "transport": one.transport,
-        "protocol": one.protocol,
-        "sessions": one.sessions,
-        "retry_at": one.retry_at,
-        "namespace": one.namespace,
-        "rejected": [asdict(rejected) for rejected in one.rejected[:_MAX_REJECTED]],
-        "marked": [asdict(marked) for marked in one.marked[:_MAX_REJECTED]],
-    }
-
-
-def _read_status(saved: Any) -> ServerStatus:
-    definitions = {name: tuple(Rejected(**one) for one in saved[name]) for name in ("rejected", "marked")}
-    read = {"state": ServerState(saved["state"]), **definitions}
-    return ServerStatus(**{**saved, **read})
+def _brief(one: ServerStatus) -> ServerStatus:
+    """A status as another process shows it."""
+    return replace(one, info=ServerInfo(), rejected=one.rejected[:_MAX_REJECTED], marked=one.marked[:_MAX_REJECTED])
 
 
 def _read_events(saved: Any) -> tuple[Recorded, ...]:
-    return tuple(map(decode, saved))
+    return tuple(map(RECORDED.validate_python, saved))
 
 
-def _read_calls(saved: Any) -> FoundCalls:
-    return FoundCalls(
-        events=_read_events(saved["events"]),
-        total=int(saved["total"]),
-        kept=int(saved["kept"]),
-        outcomes=frozenset(map(str, saved["outcomes"])),
-    )
+def _write_events(events: Iterable[Recorded]) -> list[JSON]:
+    return [RECORDED.dump_python(one, mode="json") for one in events]
 
 
-def _read_overview(saved: Any) -> ProcessOverview:
-    return ProcessOverview(
-        statuses=tuple(map(_read_status, saved["statuses"])),
-        minutes={int(minute): Minute(*map(int, counts)) for minute, *counts in saved["minutes"]},
-        namespaces={str(name): (int(calls), int(errors)) for name, (calls, errors) in saved["namespaces"].items()},
-        latest=_read_events(saved["latest"]),
-        failures=_read_events(saved["failures"]),
-        settings=str(saved["settings"]),
-        problem=str(saved["problem"]),
-    )
+_CALLS: Final = TypeAdapter(FoundCalls)
+_OVERVIEW: Final = TypeAdapter(ProcessOverview)

@@ -9,9 +9,11 @@ import json
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter
 
 from toolcrib.middleware.fingerprint import visible_chars
 from toolcrib.middleware.observers import EndedCall, EndedSearch
@@ -96,19 +98,8 @@ class RecordedSearch:
 
 
 Recorded = RecordedCall | RecordedSearch
-
-
-def encode(one: Recorded) -> dict[str, Any]:
-    """A call or search as JSON, for the console of another process."""
-    return asdict(one)
-
-
-def decode(saved: Any) -> Recorded:
-    """Restore from `encode`. Raises `TypeError` or `KeyError` for what another version wrote and this one lacks."""
-    if "tool" not in saved:
-        texts = {"hits": tuple(saved["hits"]), "queries": None if saved["queries"] is None else tuple(saved["queries"])}
-        return RecordedSearch(**{**saved, **texts})
-    return RecordedCall(**{**saved, "steps": tuple(Step(**step) for step in saved["steps"])})
+RECORDED: Final[TypeAdapter[Recorded]] = TypeAdapter(Annotated[Recorded, Field(union_mode="left_to_right")])
+"""Reads and writes them as JSON, for the console of another process: what is no call, which has a tool, is a search."""
 
 
 @dataclass(frozen=True, slots=True)

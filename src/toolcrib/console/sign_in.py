@@ -14,21 +14,21 @@ attempt can be used once, within ten minutes.
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import hashlib
 import hmac
-import json
 import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import anyio
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import TypeAdapter
 
 from toolcrib.errors import NotAuthenticated, RateLimited, ServerUnavailable, SettingsError, ToolcribError
 from toolcrib.server.auth.authentication import check_not_local
@@ -46,7 +46,7 @@ from toolcrib.server.auth.oauth import claims_to_caller
 from toolcrib.server.options import AuthOptions, IssuerOptions, Token
 from toolcrib.state.base import StateCodec, StateStore
 from toolcrib.state.coordination import Leases
-from toolcrib.types import JSON, LOCAL, Authenticator, Caller
+from toolcrib.types import LOCAL, Authenticator, Caller
 
 ATTEMPT_S: Final = 600.0
 """How long a person may take to sign in, in seconds."""
@@ -96,18 +96,17 @@ class _Attempt:
     began: float
 
     def as_cookie(self) -> str:
-        return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
+        return base64.urlsafe_b64encode(_ATTEMPT.dump_json(self)).decode()
+
+
+_ATTEMPT: Final = TypeAdapter(_Attempt)
 
 
 def _attempt_of(cookie: str) -> _Attempt | None:
     try:
-        found = json.loads(base64.urlsafe_b64decode(cookie.encode("ascii", "replace")))
-        attempt = _Attempt(**found)
-    except (TypeError, ValueError, RecursionError, binascii.Error):
+        return _ATTEMPT.validate_json(base64.urlsafe_b64decode(cookie.encode("ascii", "replace")))
+    except ValueError:
         return None
-    texts = (attempt.issuer, attempt.state, attempt.verifier, attempt.nonce, attempt.redirect_uri, attempt.wanted)
-    fits = all(isinstance(text, str) for text in texts) and isinstance(attempt.began, (int, float))
-    return attempt if fits else None
 
 
 class _FailedSignIns:
@@ -325,29 +324,7 @@ class ConsoleSession:
     """A digest of the tokens that were valid at sign-in; `local` where none is needed."""
 
 
-def _encode(session: ConsoleSession) -> JSON:
-    caller = session.caller
-    return {
-        "caller": [caller.id, caller.tenant, caller.issuer],
-        "claims": [sorted(caller.scopes), sorted(caller.roles), sorted(caller.groups)],
-        "key": session.key,
-        "csrf": session.csrf,
-        "sealed": session.sealed,
-        "tokens": session.tokens,
-        "times": [session.until, session.ends],
-    }
-
-
-def _decode(value: JSON) -> ConsoleSession:
-    try:
-        name, tenant, issuer = value["caller"]
-        scopes, roles, groups = map(frozenset, value["claims"])
-        caller = Caller(id=name, tenant=tenant, issuer=issuer, scopes=scopes, roles=roles, groups=groups)
-        parts = {name: value[name] for name in ("key", "csrf", "sealed", "tokens")}
-        until, ends = map(float, value["times"])
-        return ConsoleSession(caller=caller, until=until, ends=ends, **parts)
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError("not a session") from error
+_SESSION: Final = TypeAdapter(ConsoleSession)
 
 
 class ConsoleSessions:
@@ -370,7 +347,8 @@ class ConsoleSessions:
         """Without an authenticator everyone is signed in as the local caller; `tokens` and `issuers` are those of
         the settings, and `only_tokens` says that there is no other way to sign in. `renew` asks an issuer again.
         """
-        self._table = state.table("console sessions", StateCodec(_encode, _decode), max_entries=_MAX_SESSIONS)
+        codec = StateCodec(partial(_SESSION.dump_python, mode="json"), _SESSION.validate_python)
+        self._table = state.table("console sessions", codec, max_entries=_MAX_SESSIONS)
         self._authenticator = authenticator
         self._scope = scope
         self._tokens = tokens

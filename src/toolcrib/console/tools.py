@@ -8,7 +8,10 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from toolcrib.console.parts import ConsolePage, Visit, whole
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ToolcribError
@@ -20,7 +23,7 @@ from toolcrib.schema.signature import ParameterInfo, parameters, properties, res
 from toolcrib.state.base import StateCodec, StateTable
 from toolcrib.surfaces.reply import error_result
 from toolcrib.tokens import estimate_tokens
-from toolcrib.types import JSON, Context, Object, Tool, ToolResult, Visibility, is_destructive, is_read_only
+from toolcrib.types import Context, Object, Tool, ToolResult, Visibility, is_destructive, is_read_only
 from toolcrib.wire import NEWEST_VERSION, result_to_wire
 
 _ROWS: Final = 100
@@ -103,19 +106,11 @@ class ShownResponse:
     state: str = ""
 
 
-def _encode(history: Sequence[Replay]) -> JSON:
-    return [[one.tool, one.arguments, one.outcome, one.time] for one in history]
-
-
-def _decode(saved: JSON) -> tuple[Replay, ...]:
-    try:
-        return tuple(Replay(tool=tool, arguments=text, outcome=end, time=at) for tool, text, end, at in saved)
-    except TypeError as error:
-        raise ValueError("not a history") from error
+_REPLAYS: Final = TypeAdapter(tuple[Replay, ...])
 
 
 def _history(visit: Visit) -> StateTable[tuple[Replay, ...]]:
-    codec = StateCodec(_encode, _decode)
+    codec = StateCodec(partial(_REPLAYS.dump_python, mode="json"), _REPLAYS.validate_python)
     return visit.parts.gateway.state.table("console history", codec, max_entries=_MAX_SESSIONS)
 
 

@@ -1,21 +1,40 @@
 """The protocol of state stores: tables of values by key, and channels between processes.
 
 A feature keeps what lasts in a `StateTable`, and knows nothing of where the table is. `toolcrib.state.coordination`
-builds counters, leases and logs on tables, so they work with every store.
+builds counters and leases on tables, so they work with every store.
 """
 
+import json
+import json.scanner
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypedDict, TypeVar, Unpack, runtime_checkable
 
 from toolcrib.errors import ToolcribError
 from toolcrib.types import JSON, Object
 
+logger = logging.getLogger(__name__)
+
 _V = TypeVar("_V")
-
-
 _R = TypeVar("_R")
+
+
+PARSE_AT_ONCE: Final = 256 * 1024
+"""Longer values are parsed in steps, so that the event loop stays free."""
+
+
+class _StepwiseDecoder(json.JSONDecoder):
+    """Parses in Python, so that other threads run meanwhile; the parser in C keeps them waiting until its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        decoder: Any = json.decoder  # typeshed lacks these parts of `json`
+        scanner: Any = json.scanner
+        self.parse_object = decoder.JSONObject
+        self.parse_array = decoder.JSONArray
+        self.scan_once = scanner.py_make_scanner(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +45,29 @@ class StateCodec(Generic[_V]):
     decode: Callable[[JSON], _V]
     """Raises one of `UNREADABLE` for JSON that another version wrote and that it cannot read."""
 
+    def dump(self, value: _V, *, in_steps: bool) -> str:
+        """Write a value as text; in steps, other threads run meanwhile, and it takes longer."""
+        encoded = self.encode(value)
+        if not in_steps:
+            return json.dumps(encoded, separators=(",", ":"))
+        return "".join(json.JSONEncoder(separators=(",", ":")).iterencode(encoded))
+
+    def load(self, text: str) -> _V | None:
+        """Read a value, from a long text in steps; None for one that this version cannot read."""
+        try:
+            return self.decode(_StepwiseDecoder().decode(text) if len(text) > PARSE_AT_ONCE else json.loads(text))
+        except UNREADABLE as error:
+            # Without what it says, which may quote the value.
+            logger.debug("a value of the state cannot be read: %s", type(error).__name__)
+            return None
+
 
 UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ToolcribError)
 """What reading JSON of another shape may raise: such a value counts as missing."""
+
+
+Change = Callable[[_V | None], tuple[_V | None, _R]]
+"""Makes a new value of an old one, None for no value, and a result for who asked."""
 
 
 class StateTable(Protocol[_V]):
@@ -41,12 +80,7 @@ class StateTable(Protocol[_V]):
         """Store a value for `ttl_s` seconds, None for no limit. `size` counts against the table's `max_size`."""
 
     async def update(
-        self,
-        key: str,
-        change: Callable[[_V | None], tuple[_V | None, _R]],
-        *,
-        ttl_s: float | None = None,
-        size: int | None = None,
+        self, key: str, change: Change[_V, _R], *, ttl_s: float | None = None, size: int | None = None
     ) -> _R:
         """Replace a value atomically, and return the second item that `change` returned.
 
@@ -77,6 +111,34 @@ class StateChannel(Protocol):
         """
 
 
+class TableOptions(TypedDict, total=False):
+    """What a table is asked for, as `StateStore.table` describes it; None is no limit."""
+
+    max_entries: int | None
+    max_size: int | None
+    durable: bool
+    keep: bool
+    batched: bool
+
+
+class TableLimits(NamedTuple):
+    """How much a table may hold, and whether it refuses what exceeds that."""
+
+    max_entries: int | None = None
+    max_size: int | None = None
+    keep: bool = False
+
+    @classmethod
+    def of(cls, options: TableOptions) -> Self:
+        """The limits among the options of a table."""
+        return cls(options.get("max_entries"), options.get("max_size"), options.get("keep", False))
+
+    @property
+    def are_bounded(self) -> bool:
+        """Whether values are dropped for space, the one used least recently first."""
+        return self.max_entries is not None or self.max_size is not None
+
+
 class StateStore(Protocol):
     """Keeps the state that several processes serving one address have to share."""
 
@@ -84,17 +146,7 @@ class StateStore(Protocol):
     def shared(self) -> bool:
         """Whether other processes serve the same address with this state."""
 
-    def table(
-        self,
-        name: str,
-        codec: StateCodec[_V],
-        *,
-        max_entries: int | None = None,
-        max_size: int | None = None,
-        durable: bool = False,
-        keep: bool = False,
-        batched: bool = False,
-    ) -> StateTable[_V]:
+    def table(self, name: str, codec: StateCodec[_V], **options: Unpack[TableOptions]) -> StateTable[_V]:
         """Return the table of that name; the same one each time.
 
         A store may drop the least recently used values beyond the limits, or ignore the limits and rely on expiry.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import StateTable
+from toolcrib.state.base import Change, StateTable
 from toolcrib.state.local_copies import MAX_CHANGES, LocalCopies, PendingChange
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,7 @@ class BatchedTable(Generic[V]):
     async def set(self, key: str, value: V, *, ttl_s: float | None = None, size: int = 0) -> None:
         self._change(key, value, PendingChange(lambda _: value, ttl_s, size), replaces=True)
 
-    async def update(
-        self,
-        key: str,
-        change: Callable[[V | None], tuple[V | None, R]],
-        *,
-        ttl_s: float | None = None,
-        size: int | None = None,
-    ) -> R:
+    async def update(self, key: str, change: Change[V, R], *, ttl_s: float | None = None, size: int | None = None) -> R:
         value, result = change(await self._known(key))
         self._change(key, value, PendingChange(lambda old: change(old)[0], ttl_s, size))
         return result

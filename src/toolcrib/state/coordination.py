@@ -1,6 +1,6 @@
-"""What the processes that share a state agree on: counters, leases and logs, and questions that they ask each other.
+"""What the processes that share a state agree on: counters and leases, and questions that they ask each other.
 
-Counters, leases and logs are built on the tables of any state store. Questions are for what only a process itself
+Counters and leases are built on the tables of any state store. Questions are for what only a process itself
 knows and no store has to keep: which processes run, and what each of them answers, such as its last calls. Nothing is
 sent unless someone asks. A store that no other process shares needs neither a connection nor a background task.
 """
@@ -13,19 +13,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 import anyio
 import anyio.abc
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import StateCodec, StateStore
+from toolcrib.state.base import StateCodec, StateStore, TableOptions
 from toolcrib.types import JSON, Object
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 _COUNTS: Final[StateCodec[int]] = StateCodec(int, int)
 _LAST: Final = "last"
@@ -44,17 +43,9 @@ _MAX_ANSWERING: Final = 16
 class Counters:
     """Whole numbers by key, which several processes add to."""
 
-    def __init__(
-        self,
-        state: StateStore,
-        name: str,
-        *,
-        max_entries: int | None = None,
-        durable: bool = False,
-        batched: bool = False,
-    ) -> None:
-        """`durable` and `batched` are those of `StateStore.table`."""
-        self._table = state.table(name, _COUNTS, max_entries=max_entries, durable=durable, batched=batched)
+    def __init__(self, state: StateStore, name: str, **options: Unpack[TableOptions]) -> None:
+        """`options` are those of `StateStore.table`."""
+        self._table = state.table(name, _COUNTS, **options)
 
     async def add(self, key: str, amount: int = 1, *, ttl_s: float | None = None) -> int:
         """Add to a counter, and return its new value. It begins at 0, and is forgotten `ttl_s` after its change."""
@@ -169,30 +160,6 @@ class Leases:
         except _HeldByAnother:
             return False
         return True
-
-
-class Log(Generic[V]):
-    """Values in the order in which they were appended, from all processes; the oldest are dropped."""
-
-    def __init__(
-        self, state: StateStore, name: str, codec: StateCodec[V], *, max_entries: int, durable: bool = False
-    ) -> None:
-        self._entries = state.table(name, codec, max_entries=max_entries, durable=durable)
-        self._numbers = Counters(state, f"{name} numbers", durable=True)
-
-    async def append(self, value: V, *, ttl_s: float | None = None) -> int:
-        """Append a value, and return its number, which is above those of all earlier values."""
-        number = await self._numbers.add(_LAST)
-        await self._entries.set(f"{number:020d}", value, ttl_s=ttl_s)
-        return number
-
-    async def read(self, after: int = 0, limit: int | None = None) -> list[tuple[int, V]]:
-        """Return the first `limit` values, None for all, with numbers above `after`, in order.
-
-        A value that is just being appended may appear after one with a higher number.
-        """
-        entries = {int(key): value for key, value in (await self._entries.items()).items()}
-        return [(number, entries[number]) for number in sorted(entries) if number > after][:limit]
 
 
 # -- questions between processes ---------------------------------------------------------------------------------------

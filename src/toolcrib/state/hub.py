@@ -16,15 +16,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 import anyio
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import StateChannel, StateCodec, StateTable, state_problem
+from toolcrib.state.base import StateChannel, StateCodec, StateTable, TableLimits, TableOptions, state_problem
 from toolcrib.state.memory import MemoryTable
 from toolcrib.state.remote_store import RemoteChannels, RemoteTables
-from toolcrib.state.remote_table import FLUSH_S, TableLimits, ValueWrite, WriteOutcome
+from toolcrib.state.remote_table import FLUSH_S, ValueWrite, WriteOutcome
 from toolcrib.state.stores import OpenableStore
 from toolcrib.types import JSON
 
@@ -96,10 +96,7 @@ class StateHub:
     def _table(self, name: str, limits: Sequence[Any]) -> MemoryTable[str]:
         table = self._tables.get(name)
         if table is None:
-            max_entries, max_size, keep = limits
-            table = self._tables[name] = MemoryTable(
-                name, max_entries=max_entries, max_size=max_size, keep=keep, clock=self._clock
-            )
+            table = self._tables[name] = MemoryTable(name, TableLimits(*limits), clock=self._clock)
         return table
 
     async def _read(self, name: str, limits: Sequence[Any], keys: Sequence[str]) -> list[str | None]:
@@ -260,24 +257,11 @@ class HubStore:
                 await self._tables.flush()
         await self._stack.aclose()
 
-    def table(
-        self,
-        name: str,
-        codec: StateCodec[V],
-        *,
-        max_entries: int | None = None,
-        max_size: int | None = None,
-        durable: bool = False,
-        keep: bool = False,
-        batched: bool = False,
-    ) -> StateTable[V]:
+    def table(self, name: str, codec: StateCodec[V], **options: Unpack[TableOptions]) -> StateTable[V]:
         """Return the table of that name; the first call says where it is, and sets its limits."""
-        if durable and self._durable is not None and name not in self._tables:
-            return self._durable.table(
-                name, codec, max_entries=max_entries, max_size=max_size, durable=True, keep=keep, batched=batched
-            )
-        limits = TableLimits(max_entries, max_size, keep)
-        return self._tables.table(name, codec, limits, durable=durable, batched=batched)
+        if options.get("durable") and self._durable is not None and name not in self._tables:
+            return self._durable.table(name, codec, **options)
+        return self._tables.table(name, codec, options)
 
     def channel(self, name: str) -> StateChannel:
         """Return the channel of that name, between all workers."""
@@ -303,11 +287,11 @@ class _HubValues:
         *,
         probing: bool = False,  # noqa: ARG002 - a hub that has gone never comes back
     ) -> list[str | None]:
-        found: list[str | None] = await self._hub.request("read", table, _plain(limits), list(keys))
+        found: list[str | None] = await self._hub.request("read", table, limits, list(keys))
         return found
 
     async def items(self, table: str, limits: TableLimits) -> Mapping[str, str]:
-        found: dict[str, str] = await self._hub.request("items", table, _plain(limits))
+        found: dict[str, str] = await self._hub.request("items", table, limits)
         return found
 
     async def write(self, table: str, write: ValueWrite, limits: TableLimits) -> WriteOutcome:
@@ -316,12 +300,8 @@ class _HubValues:
 
     async def write_all(self, table: str, writes: Sequence[ValueWrite], limits: TableLimits) -> Sequence[WriteOutcome]:
         plain = [[one.key, one.text, one.ttl_s, one.size, one.expected] for one in writes]
-        outcomes: list[WriteOutcome] = await self._hub.request("write", table, _plain(limits), plain)
+        outcomes: list[WriteOutcome] = await self._hub.request("write", table, limits, plain)
         return outcomes
-
-
-def _plain(limits: TableLimits) -> list[Any]:
-    return [limits.max_entries, limits.max_size, limits.keep]
 
 
 def _unavailable(reason: str) -> StateUnavailable:

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, Unpack
 
 import anyio
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import StateCodec, StateTable
+from toolcrib.state.base import Change, StateCodec, StateTable, TableLimits, TableOptions
 from toolcrib.types import Object
 
 V = TypeVar("V")
@@ -32,20 +32,12 @@ class _StoredValue(Generic[V]):
 class MemoryTable(Generic[V]):
     """One table in memory; when it is full, the value used least recently is dropped. Thread-safe."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        max_entries: int | None,
-        max_size: int | None,
-        keep: bool = False,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, name: str, limits: TableLimits, *, clock: Callable[[], float]) -> None:
         """With `keep`, no value is dropped: `set` and `update` raise `StateUnavailable` when the table is full."""
         self._name = name
-        self._keep = keep
-        self._max_entries = inf if max_entries is None else max_entries
-        self._max_size = inf if max_size is None else max_size
+        self._keep = limits.keep
+        self._max_entries = inf if limits.max_entries is None else limits.max_entries
+        self._max_size = inf if limits.max_size is None else limits.max_size
         self._clock = clock
         self._values: OrderedDict[str, _StoredValue[V]] = OrderedDict()
         self._size = 0
@@ -61,14 +53,7 @@ class MemoryTable(Generic[V]):
         with self._lock:
             self._set(key, value, ttl_s, size)
 
-    async def update(
-        self,
-        key: str,
-        change: Callable[[V | None], tuple[V | None, R]],
-        *,
-        ttl_s: float | None = None,
-        size: int | None = None,
-    ) -> R:
+    async def update(self, key: str, change: Change[V, R], *, ttl_s: float | None = None, size: int | None = None) -> R:
         """Replace a value atomically by what `change` makes of it."""
         with self._lock:
             value, result = change(self._get(key))
@@ -218,19 +203,12 @@ class MemoryStore:
         self,
         name: str,
         codec: StateCodec[V],  # noqa: ARG002 - the protocol's signature
-        *,
-        max_entries: int | None = None,
-        max_size: int | None = None,
-        durable: bool = False,  # noqa: ARG002 - nothing here outlives the process
-        keep: bool = False,
-        batched: bool = False,  # noqa: ARG002 - each change is made at once
+        **options: Unpack[TableOptions],
     ) -> StateTable[V]:
-        """Return the table of that name; the first call sets its limits."""
+        """Return the table of that name; the first call sets its limits. Each change is made at once."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = MemoryTable(
-                name, max_entries=max_entries, max_size=max_size, keep=keep, clock=self._clock
-            )
+            table = self._tables[name] = MemoryTable(name, TableLimits.of(options), clock=self._clock)
         return table
 
     def channel(self, name: str) -> MemoryChannel:

@@ -13,16 +13,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 import anyio
 
 from toolcrib.errors import StateUnavailable, missing_extra
 from toolcrib.sanitize import MAX_REASON, one_line
-from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableOverview
+from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableLimits, TableOptions, TableOverview
 from toolcrib.state.remote_store import RemoteChannel, RemoteChannels, RemoteTables
-from toolcrib.state.remote_table import FLUSH_S, TableLimits, ValueWrite, WriteOutcome
+from toolcrib.state.remote_table import FLUSH_S, ValueWrite, WriteOutcome
 
 # KEYS: values, expiry, use, sizes, total size. ARGV[1]: now in milliseconds; empty for the clock of Redis.
 _COMMON: Final = """
@@ -261,20 +261,9 @@ class RedisStore:
         self._reason = ""
         self._listening = asyncio.Event()
 
-    def table(
-        self,
-        name: str,
-        codec: StateCodec[V],
-        *,
-        max_entries: int | None = None,
-        max_size: int | None = None,
-        durable: bool = False,
-        keep: bool = False,
-        batched: bool = False,
-    ) -> StateTable[V]:
+    def table(self, name: str, codec: StateCodec[V], **options: Unpack[TableOptions]) -> StateTable[V]:
         """Return the table of that name; the first call sets its limits."""
-        limits = TableLimits(max_entries, max_size, keep)
-        return self._tables.table(name, codec, limits, durable=durable, batched=batched)
+        return self._tables.table(name, codec, options)
 
     def channel(self, name: str) -> RemoteChannel:
         """Return the channel of that name, between all processes that use this place and prefix."""

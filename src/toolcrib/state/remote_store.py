@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import anyio
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import StateCodec
+from toolcrib.state.base import StateCodec, TableLimits, TableOptions
 from toolcrib.state.memory import MemoryChannel
-from toolcrib.state.remote_table import RemoteTable, RemoteValues, TableLimits
+from toolcrib.state.remote_table import RemoteTable, RemoteValues
 from toolcrib.types import Object
 
 logger = logging.getLogger(__name__)
@@ -34,19 +34,19 @@ class RemoteTables:
     def __contains__(self, name: str) -> bool:
         return name in self._tables
 
-    def table(
-        self, name: str, codec: StateCodec[V], limits: TableLimits, *, durable: bool, batched: bool
-    ) -> RemoteTable[V]:
+    def table(self, name: str, codec: StateCodec[V], options: TableOptions) -> RemoteTable[V]:
         """Return the table of that name."""
         table = self._tables.get(name)
         if table is None:
+            limits, batched = TableLimits.of(options), options.get("batched", False)
             table = self._tables[name] = RemoteTable(
                 self._values,
                 name,
                 codec,
                 limits=limits,
                 batched=batched and not limits.keep,
-                is_large=durable and not batched,  # what is batched changes with every call, and is small
+                # What is batched changes with every call, and is small.
+                is_large=options.get("durable", False) and not batched,
                 clock=self._clock,
             )
         return table

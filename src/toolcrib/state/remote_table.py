@@ -4,20 +4,17 @@ What keeps the values implements `RemoteValues`; here is what all of them have i
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, Literal, Protocol, TypeVar
-
-import anyio
+from weakref import WeakValueDictionary
 
 from toolcrib.errors import StateUnavailable
-from toolcrib.state.base import UNREADABLE, StateCodec
+from toolcrib.state.base import PARSE_AT_ONCE, Change, StateCodec, TableLimits
 from toolcrib.state.local_copies import LocalCopies, PendingChange
 from toolcrib.state.memory import table_full
-from toolcrib.state.stepwise_json import PARSE_AT_ONCE, dump_stepwise, load_stepwise
 
 logger = logging.getLogger(__name__)
 
@@ -32,20 +29,6 @@ _MAX_WAITING: Final = 10_000
 """Values whose changes wait."""
 _PER_TRIP: Final = 500
 """Values that are read or written at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableLimits:
-    """How much a table may hold, and whether it refuses what exceeds that."""
-
-    max_entries: int | None
-    max_size: int | None
-    keep: bool
-
-    @property
-    def are_bounded(self) -> bool:
-        """Whether values are dropped for space, the one used least recently first."""
-        return self.max_entries is not None or self.max_size is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +107,8 @@ class RemoteTable(Generic[V]):
         """Values that may have been written in Redis although it did not answer; the change to them waits."""
         self._wanted: set[str] = set()
         """Batched values whose copy is old and in use."""
-        self._locks: dict[str, _Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Changes of one value follow each other in this process: only those of other processes can collide."""
 
     @property
     def waiting(self) -> int:
@@ -162,15 +146,8 @@ class RemoteTable(Generic[V]):
         self._wait(key, PendingChange(lambda _: self._decode(text), ttl_s, size), replaces=True)
         self._copy(key, text, ttl_s, size)
 
-    async def update(
-        self,
-        key: str,
-        change: Callable[[V | None], tuple[V | None, R]],
-        *,
-        ttl_s: float | None = None,
-        size: int | None = None,
-    ) -> R:
-        async with self._locked(key):
+    async def update(self, key: str, change: Change[V, R], *, ttl_s: float | None = None, size: int | None = None) -> R:
+        async with self._locks.setdefault(key, asyncio.Lock()):
             if self._batched:
                 return await self._update_here(key, change, ttl_s, size)
             try:
@@ -209,9 +186,7 @@ class RemoteTable(Generic[V]):
 
     # -- where the values are ------------------------------------------------------------------------------------------
 
-    async def _update_there(
-        self, key: str, change: Callable[[V | None], tuple[V | None, R]], ttl_s: float | None, size: int | None
-    ) -> R:
+    async def _update_there(self, key: str, change: Change[V, R], ttl_s: float | None, size: int | None) -> R:
         """Replace the value there. Raises `_Away` if that may go on in this process."""
         for _ in range(_MAX_TRIES):
             try:
@@ -257,9 +232,7 @@ class RemoteTable(Generic[V]):
 
     # -- in this process ---------------------------------------------------------------------------------------------
 
-    async def _update_here(
-        self, key: str, change: Callable[[V | None], tuple[V | None, R]], ttl_s: float | None, size: int | None
-    ) -> R:
+    async def _update_here(self, key: str, change: Change[V, R], ttl_s: float | None, size: int | None) -> R:
         """Change the local copy at once, and the value there later."""
         self._store.watch()
         if self._batched and not self._local.is_recent(key, FLUSH_S):
@@ -330,11 +303,7 @@ class RemoteTable(Generic[V]):
         if not self._limits.keep:
             self._local.store(key, text, ttl_s=ttl_s, size=size)
 
-    def _locked(self, key: str) -> "_KeyLock":
-        """Changes of one value follow each other in this process: only those of other processes can collide."""
-        return _KeyLock(self._locks, key)
-
-    def _changed(self, text: str | None, change: Callable[[V | None], tuple[V | None, R]]) -> tuple[str | None, R]:
+    def _changed(self, text: str | None, change: Change[V, R]) -> tuple[str | None, R]:
         value, result = change(self._decode(text))
         return None if value is None else self._encode(value), result
 
@@ -345,52 +314,11 @@ class RemoteTable(Generic[V]):
         return work()
 
     def _encode(self, value: V) -> str:
-        encoded = self._codec.encode(value)
-        return dump_stepwise(encoded) if self._is_large else json.dumps(encoded, separators=(",", ":"))
+        return self._codec.dump(value, in_steps=self._is_large)
 
     def _decode(self, text: str | None) -> V | None:
-        """Decode a value; None for one that another version wrote and this one cannot read."""
-        if text is None:
-            return None
-        try:
-            return self._codec.decode(load_stepwise(text))
-        except UNREADABLE as error:
-            logger.debug("a value of the table %s cannot be read: %s", self._name, error)
-            return None
+        return None if text is None else self._codec.load(text)
 
 
 class _Away(Exception):
     """It is away, and the table may be used in this process meanwhile."""
-
-
-class _Lock:
-    def __init__(self) -> None:
-        self.lock = anyio.Lock()
-        self.users = 0
-
-
-class _KeyLock:
-    """A lock that exists as long as it is used."""
-
-    def __init__(self, locks: dict[str, _Lock], key: str) -> None:
-        self._locks = locks
-        self._key = key
-
-    async def __aenter__(self) -> None:
-        lock = self._locks.setdefault(self._key, _Lock())
-        lock.users += 1
-        try:
-            await lock.lock.acquire()
-        except BaseException:
-            self._release_user(lock)
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        lock = self._locks[self._key]
-        lock.lock.release()
-        self._release_user(lock)
-
-    def _release_user(self, lock: _Lock) -> None:
-        lock.users -= 1
-        if not lock.users:
-            del self._locks[self._key]

@@ -15,18 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, Unpack
 from weakref import finalize
 
 import anyio
 
 from toolcrib.errors import SettingsError, StateUnavailable
 from toolcrib.private_files import create_private_database
-from toolcrib.state.base import UNREADABLE, StateCodec, StateTable, TableOverview
+from toolcrib.state.base import Change, StateCodec, StateTable, TableLimits, TableOptions, TableOverview
 from toolcrib.state.batched import BatchedTables
 from toolcrib.state.memory import MemoryChannel, MemoryStore, table_full
 from toolcrib.state.options import DEFAULT_MAX_BYTES
-from toolcrib.state.stepwise_json import dump_stepwise, load_stepwise
 
 logger = logging.getLogger(__name__)
 
@@ -119,30 +118,20 @@ class SqliteStore:
         self._batched = BatchedTables()
         self._worker: ThreadPoolExecutor | None = None
 
-    def table(
-        self,
-        name: str,
-        codec: StateCodec[V],
-        *,
-        max_entries: int | None = None,
-        max_size: int | None = None,
-        durable: bool = False,
-        keep: bool = False,
-        batched: bool = False,
-    ) -> StateTable[V]:
+    def table(self, name: str, codec: StateCodec[V], **options: Unpack[TableOptions]) -> StateTable[V]:
         """Return the table of that name; the first call says whether it is durable, and sets its limits.
 
         Operations on a durable table raise `StateUnavailable` if the file cannot be read or written, and
         `SettingsError` if it belongs to a newer version or to another program.
         """
-        if not durable and name not in self._tables:
-            return self._memory.table(name, codec, max_entries=max_entries, max_size=max_size, keep=keep)
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = _DurableTable(
-                self, name, codec, max_entries=max_entries, max_size=max_size, keep=keep
-            )
-        return self._batched.wrap(name, table, max_entries) if batched and not keep else table
+            if not options.get("durable"):
+                return self._memory.table(name, codec, **options)
+            table = self._tables[name] = _DurableTable(self, name, codec, TableLimits.of(options))
+        if options.get("batched") and not options.get("keep"):
+            return self._batched.wrap(name, table, options.get("max_entries"))
+        return table
 
     @property
     def problem(self) -> str:
@@ -187,22 +176,11 @@ class SqliteStore:
 class _DurableTable(Generic[V]):
     """One table in the file. Its codec runs in the file's thread."""
 
-    def __init__(
-        self,
-        store: SqliteStore,
-        name: str,
-        codec: StateCodec[V],
-        *,
-        max_entries: int | None,
-        max_size: int | None,
-        keep: bool,
-    ) -> None:
-        self._keep = keep
+    def __init__(self, store: SqliteStore, name: str, codec: StateCodec[V], limits: TableLimits) -> None:
         self._store = store
         self._name = name
         self._codec = codec
-        self._max_entries = max_entries
-        self._max_size = max_size
+        self._limits = limits
 
     async def get(self, key: str) -> V | None:
         return await self._store.run(partial(self._get, key))
@@ -210,20 +188,13 @@ class _DurableTable(Generic[V]):
     async def set(self, key: str, value: V, *, ttl_s: float | None = None, size: int = 0) -> None:
         await self._store.run(lambda file: self._set(file, key, value, ttl_s, size))
 
-    async def update(
-        self,
-        key: str,
-        change: Callable[[V | None], tuple[V | None, R]],
-        *,
-        ttl_s: float | None = None,
-        size: int | None = None,
-    ) -> R:
+    async def update(self, key: str, change: Change[V, R], *, ttl_s: float | None = None, size: int | None = None) -> R:
         """Replace a value in one transaction; `change` runs in the file's thread."""
 
         def run(file: _StateFile) -> R:
             with file.transaction():
                 entry = file.read(self._name, key)
-                value, result = change(None if entry is None else self._decode(entry.value))
+                value, result = change(None if entry is None else self._codec.load(entry.value))
                 if value is None:
                     file.delete(self._name, key)
                 else:
@@ -240,34 +211,26 @@ class _DurableTable(Generic[V]):
         """Return all values, the one used least recently first."""
 
         def decoded(file: _StateFile) -> dict[str, V]:
-            found = ((key, self._decode(text)) for key, text in file.items(self._name))
+            found = ((key, self._codec.load(text)) for key, text in file.items(self._name))
             return {key: value for key, value in found if value is not None}
 
         return await self._store.run(decoded)
 
     def _get(self, key: str, file: "_StateFile") -> V | None:
         entry = file.read(self._name, key)
-        return None if entry is None else self._decode(entry.value)
+        return None if entry is None else self._codec.load(entry.value)
 
     def _set(self, file: "_StateFile", key: str, value: V, ttl_s: float | None, size: int) -> None:
-        text = dump_stepwise(self._codec.encode(value))
+        text, limits = self._codec.dump(value, in_steps=True), self._limits
         with file.transaction():
-            if self._max_size is not None and size > self._max_size and not self._keep:
+            if limits.max_size is not None and size > limits.max_size and not limits.keep:
                 file.delete(self._name, key)
                 return
-            if self._keep:
+            if limits.keep:
                 file.mark_kept(self._name)
-            if not file.write(self._name, key, text, ttl_s, size) and self._keep:
+            if not file.write(self._name, key, text, ttl_s, size) and limits.keep:
                 raise table_full(self._name)
-            file.shrink(self._name, self._max_entries, self._max_size)
-
-    def _decode(self, text: str) -> V | None:
-        """Decode a value; None for one that another version wrote and this one cannot read."""
-        try:
-            return self._codec.decode(load_stepwise(text))
-        except UNREADABLE as error:
-            logger.debug("a value of the table %s cannot be read: %s", self._name, error)
-            return None
+            file.shrink(self._name, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,13 +441,13 @@ class _StateFile:
         with self.transaction():
             self.open().execute("DELETE FROM entries WHERE name = ? AND key = ?", (name, key))
 
-    def shrink(self, name: str, max_entries: int | None, max_size: int | None) -> None:
+    def shrink(self, name: str, limits: TableLimits) -> None:
         """Drop the least recently used values of a table beyond its limits, and of all tables beyond the file's.
 
         Raises `StateUnavailable` if that would drop a value of a table that is kept.
         """
         db = self.open()
-        while self._exceeds(name, max_entries, max_size):
+        while self._exceeds(name, limits):
             if name in self._kept:
                 raise table_full(name)
             db.execute("DELETE FROM entries WHERE id = (SELECT id FROM entries WHERE name = ? ORDER BY used)", (name,))
@@ -498,7 +461,8 @@ class _StateFile:
             if not db.execute(f"DELETE FROM entries WHERE id = ({oldest})").rowcount:  # noqa: S608 - a constant
                 raise table_full(name)
 
-    def _exceeds(self, name: str, max_entries: int | None, max_size: int | None) -> bool:
+    def _exceeds(self, name: str, limits: TableLimits) -> bool:
+        max_entries, max_size, _ = limits
         row = self.open().execute("SELECT entries, size FROM totals WHERE name = ?", (name,)).fetchone()
         entries, size = row or (0, 0)
         return (max_entries is not None and entries > max_entries) or (max_size is not None and size > max_size)
