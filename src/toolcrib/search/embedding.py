@@ -16,6 +16,7 @@ import numpy.typing as npt
 from toolcrib.search.embedder import Embedder
 from toolcrib.search.text import split_words
 from toolcrib.search.vectors import QuantizedRows, Vectors, quantize
+from toolcrib.search.word_lists import section_text
 from toolcrib.types import Tool
 
 Bools = npt.NDArray[np.bool_]
@@ -136,24 +137,7 @@ _UNRELATED, _RELATED = 0.039, 0.328
 """The mean cosines of the examples below with all-MiniLM-L6-v2, the model that the weights were chosen with."""
 _MAX_FACTOR = 4.0
 """A model that hardly separates the examples is not stretched any further."""
-_EXAMPLES = (
-    ("what is the weather like in Lisbon this weekend?", "get forecast (weather): Returns the forecast for a place."),
-    ("let the team know that the release is out", "send message (chat): Posts a message to a channel."),
-    ("my laptop is broken, I need a new one", "create order (shop): Orders a product for an employee."),
-    ("how much is 40 pounds in euros", "convert currency: Converts an amount at the current exchange rate."),
-    ("find the contract that we signed with the landlord", "search files (drive): Finds documents by their content."),
-    ("the login page throws an error, write it down", "create issue (tracker): Opens a bug report in a project."),
-    ("who is on call tonight?", "list shifts (schedule): Shows the people on duty and their hours."),
-    ("when does the next train to Ghent leave", "get departures (rail): Lists trains from a station with times."),
-    ("book a table for four on Friday evening", "make reservation (dining): Reserves seats at a restaurant."),
-    ("turn down the heating in the bedroom", "set thermostat (home): Changes the target temperature of a room."),
-    ("put the meeting on my calendar", "create event (calendar): Adds an appointment with guests and a place."),
-    ("which customers spent the most last quarter", "run query (warehouse): Runs SQL and returns the rows."),
-    ("play something relaxing", "start playback (music): Plays a song, an album or a playlist."),
-    ("translate this letter into Polish", "translate text: Translates text from one language into another."),
-    ("is the web server still up?", "check status (monitoring): Checks whether a service responds."),
-    ("make the photo smaller", "resize image: Changes the width and height of a picture."),
-)
+_EXAMPLES = [line.split(" | ") for line in section_text("examples").splitlines()]
 """Requests and the texts of tools that fit them."""
 _SCALE_BYTES = 4
 

@@ -27,6 +27,7 @@ from toolcrib.search.vectors import (
     default_table,
     dot_products,
     quantize,
+    unit_rows,
 )
 from toolcrib.types import Tool
 
@@ -193,7 +194,7 @@ class WordFeatures:
 
 def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:
     """Make the rows of all words of a vocabulary from their vectors."""
-    coarse = _unit_vectors(vectors[:, :COARSE_COMPONENTS])
+    coarse = unit_rows(vectors[:, :COARSE_COMPONENTS])
     return WordFeatures(
         coarse=quantize(np.concatenate([coarse, np.zeros((1, coarse.shape[1]), np.float32)])),
         stems=np.append(np.array(vocabulary.word_stems, dtype=np.int32), np.int32(-1)),
@@ -275,12 +276,6 @@ def _transposed_projection(dim: int) -> Floats:
     return np.ascontiguousarray(_projection(dim).T)
 
 
-def _unit_vectors(vectors: Floats) -> Floats:
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    scaled: Floats = np.divide(vectors, np.where(lengths > 0, lengths, np.float32(1))[:, None], dtype=np.float32)
-    return scaled
-
-
 def _tool_vectors(body: WordStream, name: WordStream, vectors: Floats) -> tuple[QuantizedRows, QuantizedRows]:
     """The `meaning` and the `topic` of each tool."""
     size = len(body.lengths)
@@ -292,10 +287,10 @@ def _tool_vectors(body: WordStream, name: WordStream, vectors: Floats) -> tuple[
         some = slice(start, start + _SLICE)
         words = numbers[ends[start] - lengths[start] : ends[some][-1]]
         sums = _vector_sums(words, lengths[some], own_lengths[some], vectors)
-        whole, own = _unit_vectors(sums[:, 0]), _unit_vectors(sums[:, 1])
+        whole, own = unit_rows(sums[:, 0]), unit_rows(sums[:, 1])
         at = np.arange(start, start + len(sums), dtype=np.int32)
         meaning.put(at, quantize(whole))
-        topic.put(at, quantize(_unit_vectors(whole + np.float32(_NAME_SHARE) * own)))
+        topic.put(at, quantize(unit_rows(whole + np.float32(_NAME_SHARE) * own)))
     return meaning, topic
 
 

@@ -15,6 +15,7 @@ from string import ascii_lowercase
 from typing import Final, NamedTuple
 
 from toolcrib.search.inflection import inflection_stem, script_stem
+from toolcrib.search.word_lists import word_list
 
 _LATIN: Final = ("german", "french", "spanish", "portuguese")
 """The languages of the first columns of the file; the others are recognized by their script."""
@@ -31,18 +32,7 @@ _MIN_PART: Final = 4
 """Letters of a word that is recognized in a compound."""
 _LINKS: Final = ("", "s", "n", "en", "es")
 """What may join the parts of a German compound."""
-_ENGLISH_TEXT: Final = """
-alts approvals assignable attribution automate automates beginner beginners briefs canis cloned comp compile compiles
-completable compress compresses compute computes consultation consultations conten converter databases deletes depots
-detects directories dirs dividends divisible editable edits elevate emoticons enumerate etiquette evens executable
-executes exporter fahrenheit finder fixes formulations fulltext fusions grapheme guardia informative installable
-installer installs invitations lags liaisons libra lidar listens locale locales localize mandela marquez mergers
-merges modifier modifiers nameserver nameservers notifications paged pager paginate paragraphs param parame params
-pivot pivots prob profiler qualitative quant quantile quito ramen redacted redeem redis repositories reps resolvable
-resolves resumable resumes revise schema schemas sender senders sonar temp tester testers transcribe transferable
-tremolo validate validates validations vended verifications versioned visualize
-"""
-_ENGLISH: Final = frozenset(_ENGLISH_TEXT.split())
+_ENGLISH: Final = word_list("english forms")
 """English words of tools and requests that look like forms of words of other languages."""
 _PRONOUNS: Final = re.compile("(?<=[aeiour])(?:(?:[mts]e|nos)?l[aeo]s?|[mts]e|nos)$")
 """The pronouns at the end of a Spanish verb: "enviamelo"."""

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001 - the words of other languages look like English ones
 """Read words of other languages than English: their stems, and the language of a request.
 
 A stem depends on its word alone, so that what a segment stores about a tool depends on no other tool: words in other
@@ -14,69 +13,14 @@ from typing import Final
 
 from py_rust_stemmers import SnowballStemmer  # type: ignore[import-untyped]  # it ships no types
 
-_STOP_TEXT: Final = {
-    "german": """
-        der das den dem des ein eine einen einem einer eines und oder aber nicht kein keine ich du er sie es wir ihr
-        mir mich dir dich uns euch mein meine meinen meinem meiner dein deine unser unsere unseren ist sind wird werden
-        wurde habe haben kann kannst konnen konntest soll sollte sollen mochte mochten mit von vom zu zum zur fur auf
-        aus bei beim nach vor uber unter durch gegen ohne um im ins ans dass wenn weil welche welcher welches wie
-        wer wo wann bitte alle alles noch nur schon mal gibt die was in an so man hat am also
-        gerade dieser diese dieses diesen diesem jetzt
-    """,
-    "french": """
-        le la les un une des du au aux et ou mais ne pas je tu il elle nous vous ils elles moi toi mon ma mes ton ta tes
-        son sa ses notre nos votre vos leur leurs est sont etait ete ai as avons avez ont peux peut pouvez dois doit
-        voudrais veux avec sans sous dans par pour vers chez entre de d l j m n s c qu que qui quoi quel quelle quels
-        quelles ce cet cette ces cela combien quand plus tout tous toutes toute merci a on me se si
-    """,
-    "spanish": """
-        el la los las un una unos unas del al y o pero ni yo tu ella nosotros ellos ellas mi mis tus su sus nuestro
-        nuestra nuestros nuestras es son esta estan ser estar era fue hay puedo puedes puede podrias tengo tiene quiero
-        quisiera necesito con sin por para sobre entre desde hasta de en que quien cual cuales como cuando donde cuanto
-        este estos estas ese esa esos esas esto eso todo todos todas toda muy mas ya se lo le les nos favor
-        me no a has si
-    """,
-    "portuguese": """
-        o os um uma uns umas da das dos na nas nos ao aos pelo pela pelos pelas e ou mas nem eu ele ela eles elas voce
-        meu minha meus minhas teu tua seu sua seus suas nosso nossa e sao esta estao ser estar foi ha posso pode podes
-        tenho tem quero queria preciso sem por para sobre entre desde ate de em que quem qual quais como quando onde
-        quanto este esta estes estas esse essa esses essas isto isso todo todos todas toda muito mais ja se lhe a
-        me no do as
-    """,
-    "italian": """
-        il lo la gli le un uno una del dello della dei degli delle al allo alla ai agli alle dal dalla nel nella nei
-        nelle sul sulla e ed o ma non io tu lui lei noi voi loro mio mia miei mie tuo tua suo sua nostro nostra sono sei
-        siamo era stato ho hai ha abbiamo posso puoi puo vorrei voglio devo con senza per su tra fra di da che chi cosa
-        quale quali quando dove quanto questo questa questi queste quello quella tutto tutti tutte favore i in a come me
-    """,
-    "dutch": """
-        de het een en of maar niet geen ik jij je hij zij ze wij jullie mij mijn jouw zijn haar ons onze hun is bent was
-        heb hebt heeft hebben kan kun kunt kunnen wil wilt zou moet graag met zonder voor naar van uit bij op om te aan
-        dat die dit deze wat wie welke hoe waar wanneer alle alles nog alsjeblieft alstublieft er in we me over
-    """,
-    "russian": """
-        и или но а не ни я ты он она мы вы они мне меня мой моя мое мои моей моего моих моем тебе твой наш наша наши нас
-        вас это этот эта эти этом этой этого тот та те что чтобы как где когда кто какой какая какие какое сколько в во
-        на с со к ко у о об от до по из за для при над под через без ли же бы есть быть был была были все весь всех
-        пожалуйста можно нужно надо хочу еще уже только там тут
-    """,
-    "swedish": """
-        en ett den det de och eller men inte jag du han hon mig dig oss min mitt mina din ditt dina var vara ar
-        har hade kan kunna vill skulle ska maste med utan for till fran av pa hos om som att vad vem vilken vilka hur
-        nar dar detta denna dessa alla allt
-    """,
-}
-"""The stop words of each language, without accents."""
-_ENGLISH_TEXT: Final = """
-a an and are as at be but by can do does for from get has have her how i in is it me mi my no not of on or our
-she so the their them they this to too us was we were what when where which who why will with you your die man made come
-case pay den son dos tu es ha ai c d e j l m n o s w z am also an hat has if so over se si
-"""
-_ENGLISH: Final = frozenset(_ENGLISH_TEXT.split())
+from toolcrib.search.word_lists import headed_lists, word_list
+
+_ENGLISH: Final = word_list("english")
 """Words that English requests have: none of them says that a request is in another language."""
 _STOPS: Final[Mapping[str, frozenset[str]]] = {
-    language: frozenset(text.split()) for language, text in _STOP_TEXT.items()
+    language: frozenset(words) for language, words in headed_lists("foreign stop words")
 }
+"""The stop words of each language, without accents."""
 _TELLING: Final[Mapping[str, frozenset[str]]] = {language: words - _ENGLISH for language, words in _STOPS.items()}
 """The stop words that tell a language from English."""
 TELLING_STOP_WORDS: Final[frozenset[str]] = frozenset().union(*_TELLING.values())

@@ -4,74 +4,23 @@ Reads a clause of a request as plain English: an imperative ("commit my work"), 
 or a phrase without a verb ("directions to the museum"). Uses no statistics, and knows nothing about tools.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from toolcrib.search.text import STOP_WORDS, stem
+from toolcrib.search.word_lists import headed_lists, kinds_by_word
 
-_VERBS = (
-    # read
-    """get gets fetch retrieve read list show find search look lookup view check query browse display see obtain access
-    describe discover explore inspect download watch print | tell summarize give track monitor open google""",
-    # create
-    """create add new make generate insert build register compose write produce draw design append save store | open
-    start raise file submit report put post record log note remember memorize remind schedule plan set send draft begin
-    enter type keep""",
-    # update
-    """update edit modify change set rename patch replace adjust configure | fix add put close reopen assign unassign
-    move postpone reschedule delay shift complete finish mark write correct rewrite switch turn""",
-    # delete
-    "delete remove erase drop clear destroy cancel unregister uninstall purge | forget discard trash throw empty wipe",
-    # send
-    """send post publish share deliver email message notify forward reply tweet | tell say write mail answer respond
-    announce ask let inform pass thank ping text comment push upload submit""",
-    # calculate
-    "calculate calc compute evaluate estimate solve determine measure count sum | add find get tell give check",
-    # convert
-    "convert transform translate | change",
-    # book
-    "book reserve order buy purchase schedule rent |",
-    # visit
-    "navigate visit goto | open go load launch browse enter start bring take pull view see surf",
-    # move
-    "move rename transfer relocate drag archive | put bring shift send reschedule postpone",
-    # run
-    "run execute start launch trigger invoke restart resume | open query play perform",
-    # stop
-    "stop close end quit kill terminate pause abort exit | shut leave cancel switch turn",
-    # copy
-    "copy fork clone duplicate |",
-    # press
-    "click press tap push select choose hover | hit pick enter type",
-    # accept
-    "accept approve merge confirm respond decline reject | answer dismiss close",
-    # mark
-    "mark flag label tag | assign star pin",
-    # download
-    "download export save | get take",
-    # undo
-    "| undo revert rollback restore unstage recover reset",
-)
-"""The verbs of each kind: those that tools are named by, then those that only requests use in that sense.
-
-A verb may have several kinds: to open is to show, to create or to visit, and the object decides.
-"""
+_VERBS = [verbs for _, verbs in headed_lists("verbs")]
+"""The verbs of each kind: those that tools are named by and, after a bar, those that only requests use."""
 _READ, _CREATE, _CALCULATE = 1, 2, 32
 _UNDO = 1 << len(_VERBS) - 1
 """The kind of verbs that ask for the opposite of what follows."""
 
 
-def _kinds_by_word(texts: Iterable[str]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for number, text in enumerate(texts):
-        for word in text.replace("|", " ").split():
-            found[word] = found.get(word, 0) | 1 << number
-    return found
-
-
-TOOL_VERBS = _kinds_by_word(text.partition("|")[0] for text in _VERBS)
+TOOL_VERBS = kinds_by_word(takewhile("|".__ne__, verbs) for verbs in _VERBS)
 """Verbs in the names of tools, and their kinds, one bit each."""
-_REQUEST_VERBS = _kinds_by_word(_VERBS)
+_REQUEST_VERBS = kinds_by_word(filter("|".__ne__, verbs) for verbs in _VERBS)
 """The same for requests."""
 _QUESTION_TEXT = "what which who whose when where why how is are was were did does has have any am"
 _QUESTION_WORDS = frozenset(_QUESTION_TEXT.split())

@@ -8,24 +8,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from itertools import chain, product
 
 from toolcrib.checks import checked
 from toolcrib.search.text import STOP_WORDS, TOKEN, WordMemo, split_identifier, stem
+from toolcrib.search.word_lists import headed_lists
 
 SynonymPair = tuple[str, str]
 """Two lower-case words in alphabetical order."""
-_IRREGULAR_FORMS = {
-    "times": "times",
-    "news": "news",
-    "setting": "settings",
-    "settings": "settings",
-    "building": "building",
-    "buildings": "building",
-    "meaning": "meaning",
-    "meanings": "meaning",
-}
+_IRREGULAR_FORMS = dict(headed_lists("irregular forms"))
 """Words that only look like a form of another word (`times` of `time`, `news` of `new`), and their own base form."""
 ADDED_SECTIONS = ("verbs", "everyday", "nouns")
 """The sections of the synonyms that the default lexicon adds to those of the reference."""
@@ -131,7 +122,7 @@ def _forms(word: str) -> tuple[str, ...]:
     [('queri', 'querie'), ('state',), ('stat',), ('box', 'boxe'), ('creat', 'create'), ('plan',), ('k8s',)]
     """
     if word in _IRREGULAR_FORMS:
-        return (_IRREGULAR_FORMS[word],)
+        return _IRREGULAR_FORMS[word]
     if word.endswith("e") or word.isdigit():
         return (word,)
     base = stem(word)
@@ -197,13 +188,9 @@ def _added_stems(word: str) -> frozenset[str]:
 _ADDED_STEMS = WordMemo(_added_stems, _MAX_CACHED)
 
 
-@cache
 def packaged_lines(section: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The lines of a section of `data/synonyms.txt`: what is before the colon, and the words after it."""
-    text = (files("toolcrib.search") / "data" / "synonyms.txt").read_text(encoding="utf-8")
-    _, _, rest = text.partition(f"[{section}]\n")
-    lines = [line.partition(":") for line in rest.partition("\n[")[0].splitlines() if line]
-    return tuple((head, tuple(words.split())) for head, _, words in lines)
+    return headed_lists(section, file="synonyms")
 
 
 @cache

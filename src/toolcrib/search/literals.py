@@ -4,9 +4,11 @@ A set of kinds of literals is an int with one bit per kind.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
+
+from toolcrib.search.word_lists import headed_lists, kinds_by_word
 
 LITERAL_KINDS = ("url", "email", "ip", "path", "date", "time", "money", "number", "coordinates", "hash")
 """Kinds of literals. The place of a kind is its bit."""
@@ -78,38 +80,12 @@ def literal_names(kinds: int) -> tuple[str, ...]:
     return tuple(kind for kind in LITERAL_KINDS if kinds & LITERAL_BITS[kind])
 
 
-def _kinds_by_word(lines: Iterable[tuple[int, str]]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for bits, words in lines:
-        for word in words.split():
-            found[word] = found.get(word, 0) | bits
-    return found
+def _kinds_by_word(section: str) -> Mapping[str, int]:
+    known = dict(headed_lists(section))
+    return kinds_by_word(known.get(kind, ()) for kind in LITERAL_KINDS)
 
 
-PARAMETER_KINDS = _kinds_by_word(
-    (
-        (LITERAL_BITS["url"], "url urls uri link links website webpage href"),
-        (LITERAL_BITS["email"], "email emails mail recipient recipients"),
-        (LITERAL_BITS["ip"], "ip ipv4 ipv6"),
-        (LITERAL_BITS["path"], "path paths file files filename directory folder"),
-        (LITERAL_BITS["date"], "date dates day birthday deadline"),
-        (LITERAL_BITS["time"], "time times hour hours timestamp"),
-        (LITERAL_BITS["money"], "amount price cost budget salary money fee"),
-        (LITERAL_BITS["number"], "number count"),
-        (LITERAL_BITS["coordinates"], "latitude longitude lat lon lng coordinate coordinates"),
-        (LITERAL_BITS["hash"], "hash checksum digest sha txid"),
-    )
-)
+PARAMETER_KINDS = _kinds_by_word("parameter words")
 """Words in the name of a parameter, and the kinds of literals it accepts."""
-FORMAT_KINDS = _kinds_by_word(
-    (
-        (LITERAL_BITS["url"], "uri url iri uri-reference"),
-        (LITERAL_BITS["email"], "email idn-email"),
-        (LITERAL_BITS["ip"], "ipv4 ipv6"),
-        (LITERAL_BITS["path"], "path file-path directory-path"),
-        (LITERAL_BITS["date"], "date date-time"),
-        (LITERAL_BITS["time"], "time date-time duration"),
-        (LITERAL_BITS["number"], "number"),
-    )
-)
+FORMAT_KINDS = _kinds_by_word("formats")
 """Values of `format` in JSON Schema, and the kinds of literals they stand for."""

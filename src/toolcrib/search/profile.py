@@ -20,7 +20,8 @@ import numpy as np
 
 from toolcrib.search.intent import TOOL_VERBS
 from toolcrib.search.text import TOKEN, AnalyzedWord, analyze_token, split_words, stem
-from toolcrib.search.vectors import Floats, WordPieceTable, default_table
+from toolcrib.search.vectors import Floats, WordPieceTable, default_table, unit_rows
+from toolcrib.search.word_lists import section_text, word_list
 from toolcrib.types import Tool
 
 MAX_WORDS: Final = 24
@@ -56,91 +57,8 @@ _MAX_RUN: Final = 10
 _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 _HEADING: Final = re.compile(r"^[^\S\n]*+(#.*\n|[=*_-]{3,}+[^\S\n]*+$)", re.MULTILINE)
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n|。")
-_GENERIC_TEXT: Final = """
-api app array argument available based boolean call client content current custom data default description detail
-different disabled enabled entry every everyone everything existing false field following format full general given
-help id include info information input instance item json key kind list mcp method mode more multiple name new null
-number object official one operation option optional output parameter perform plugin possible property provide
-provided purpose require response resource result return sdk server service set several single specific specified
-string support system text tool true type use useful user using utility value valid various version via whole work
-"""
-_GENERIC: Final = frozenset(map(stem, _GENERIC_TEXT.split()))
+_GENERIC: Final = frozenset(map(stem, word_list("interface words")))
 """Words of interfaces in general."""
-_KIND_WORDS: Final = """
-code hosting: git repository branch commit pull merge request fork diff github gitlab bitbucket
-
-programming: code library documentation package syntax symbol function lint programming
-tests, builds: test build pipeline job flaky suite run ci coverage
-commands: command shell terminal execute script run process
-
-issues, projects: issue ticket sprint board backlog epic project milestone story jira kanban
-tasks: task todo reminder subtask checklist due
-
-containers, Kubernetes: container docker pod kubernetes cluster deployment helm namespace node
-cloud: aws cloud instance bucket vpc lambda iam stack network serverless region resource
-hosting, domains: hosting domain dns website deploy site server ssl zone
-
-monitoring, logs: metric monitor alert log trace error incident dashboard prometheus
-security: vulnerability security packet threat certificate password
-
-databases: database sql query table schema column postgres mysql mongodb redis collection
-
-AI models: model agent embedding vector prompt index rerank inference
-memory: memory knowledge entity relation observation remember graph
-reasoning: thinking thought step reasoning problem
-workflows: workflow automation trigger execution webhook
-
-files: file directory folder path filesystem upload download drive
-documents: document word docx paragraph pdf convert office
-spreadsheets: spreadsheet excel sheet workbook cell row column formula
-slides: presentation slide powerpoint deck
-notes, wikis: note page wiki vault notebook notion obsidian confluence
-
-chat messages: message channel chat thread reply emoji slack conversation broadcast
-email: email mail inbox mailbox draft attachment recipient gmail
-social media: post social reddit tweet subreddit follower
-
-calendars: calendar event meeting attendee invitation appointment availability schedule
-time: time timezone clock hour
-
-customers, sales: contact customer company deal crm lead sales account engagement
-payments, shops: payment invoice order product shop cart checkout refund price
-ads, web analytics: campaign ads audience analytics seo traffic conversion marketing
-
-web search, news: search web news results internet engine
-web pages: scrape crawl url webpage website fetch html markdown extract
-encyclopedias: article wikipedia encyclopedia fact summary
-research papers: paper arxiv citation journal academic author research
-
-browser control: browser click screenshot tab navigate page element
-phones, simulators: device simulator emulator app tap swipe screen ios android mobile
-
-images: image picture photo crop resize color generate art
-design: design component icon figma style layout
-diagrams, charts: diagram chart flowchart plot graph visualization
-3D, game engines: game scene mesh texture animation camera player sprite
-
-audio, video: audio video track subtitle transcript music clip sound
-films, music, books: movie song album book film artist
-
-maps, places: map place route directions geocode location address distance
-weather: weather forecast temperature rain wind
-travel: flight hotel booking trip stay airport
-
-stocks, crypto: stock price ticker dividend crypto trade portfolio market share
-
-mathematics: calculate number prime matrix equation algebra arithmetic sum
-statistics: regression statistics estimate model variance forecast sample
-
-medicine, biology: gene drug disease clinical patient trial medical health
-
-smart home: home light thermostat device entity automation sensor
-
-education: course student lesson quiz school
-jobs: job vacancy resume candidate recruiting
-food: recipe food restaurant meal nutrition
-sports: match team player league score
-"""
 
 
 class ProfileWord(NamedTuple):
@@ -383,7 +301,7 @@ def _group(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((kind, tuple(words.split())) for kind, _, words in lines)
 
 
-_GROUPS: Final = tuple(map(_group, _KIND_WORDS.split("\n\n")))
+_GROUPS: Final = tuple(map(_group, section_text("kinds of servers").split("\n\n")))
 KIND_GROUPS: Final = tuple(tuple(kind for kind, _ in group) for group in _GROUPS)
 """The kinds, in the order in which they are listed; those that are listed together form a group."""
 KINDS: Final = tuple(kind for group in KIND_GROUPS for kind in group)
@@ -414,10 +332,3 @@ def _weighted_vectors(table: WordPieceTable, words: Sequence[str], weights: Floa
     """The direction of each word times its weight: float32[words, components]; zero for an unknown word."""
     weighted: Floats = unit_rows(table.word_vectors(words)) * weights[:, None]
     return weighted
-
-
-def unit_rows(vectors: Floats) -> Floats:
-    """The rows at unit length; rows of zeros stay zero."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    scaled: Floats = vectors / np.maximum(lengths, np.float32(1e-30))[:, None]
-    return scaled

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from toolcrib.search.glossary import fold_accents, words_within
 from toolcrib.search.inflection import script_stem
 from toolcrib.search.literals import LITERAL_BITS, MIN_HASH, find_literals, may_have_literals
+from toolcrib.search.word_lists import headed_lists, word_list
 
 V = TypeVar("V")
 MAX_WORD = 64
@@ -30,16 +31,7 @@ _SCRIPT_RUNS = re.compile(
     rf"|[^\W\d_{_CJK}{_UNSPACED}]+[{_COMBINING}]*"
 )
 """Runs of one script: in Japanese, a change of script is usually the border of a word."""
-_STOP_WORD_TEXT = """
-a about above after again all also am an and any are as at be because been before being below between both but by can
-could d did do does doing don down during each few for from further give had has have having he help her here hers him
-his how i if in into is it its itself just let like ll m me more most my myself need no nor not now of off on once only
-or other our ours out over own per please re s same she should so some such t tell than thanks that the their theirs
-them then there these they this those through to too under until up upon us ve very want was we were what when where
-whether which while who whom whose why will with would you your yours
-everything hey hi ok okay kindly gonna wanna maybe
-"""
-STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
+STOP_WORDS = word_list("stop words")
 """Words that say nothing about what a tool does. Verbs such as get, find and show do, so they are not here."""
 
 
@@ -508,76 +500,14 @@ _VALUE_MARKS = re.compile('["“:]')
 """A text without these has none of them, which is the usual case."""
 
 
-def _idioms(lines: str) -> Mapping[str, list[tuple[list[str], list[str]]]]:
-    found: dict[str, list[tuple[list[str], list[str]]]] = {}
-    for line in lines.strip().split("\n"):
-        idiom, _, meaning = line.partition(":")
-        found.setdefault(idiom.split()[0], []).append((idiom.split(), meaning.split()))
+def _idioms() -> Mapping[str, list[tuple[list[str], tuple[str, ...]]]]:
+    found: dict[str, list[tuple[list[str], tuple[str, ...]]]] = {}
+    for idiom, meaning in headed_lists("idioms"):
+        found.setdefault(idiom.split()[0], []).append((idiom.split(), meaning))
     return found
 
 
-_IDIOMS = _idioms(
-    """
-any new: what recent
-google this: search web
-google it: search web
-google for: search web
-what time is it: what current time
-what s the time: what current time
-have the time: current time
-what day is it: what current date
-what s the date: what current date
-what date is it: what current date
-today s date: current date
-right now: current
-look up: search
-look for: find
-look at: view
-check out: checkout
-keep in mind: remember
-don t forget: remember
-do not forget: remember
-make a note: note
-take a note: note
-write down: note
-note down: note
-jot down: note
-get rid of: delete
-throw away: delete
-call off: cancel
-put off: postpone
-bring up: open
-take me to: visit
-go to: visit
-go back: navigate back
-pass on: forward
-log in: login
-sign in: login
-sign up: signup
-set up: setup
-shut down: stop
-thumbs up: reaction
-near me: nearby
-how far: what distance
-how long: what duration
-how high: what elevation
-how tall: what height
-how big: what size
-how large: what size
-how warm: what temperature
-how old: what age
-how fast: what speed
-how heavy: what weight
-how deep: what depth
-how wide: what width
-how expensive: what price
-how hot: what temperature
-how cold: what temperature
-how do i get: directions
-how do i drive: directions drive
-how do i walk: directions walk
-"""
-)
+_IDIOMS = _idioms()
 """Idioms by their first word, each with the words that tools use for it."""
 _IDIOM_BEGINNINGS = frozenset(_IDIOMS)
 _parse_cached = lru_cache(maxsize=16)(_parse)

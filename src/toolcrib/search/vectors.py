@@ -187,9 +187,7 @@ class WordPieceTable:
             pieces = tuple(chain.from_iterable(map(self._memo, _TABLE_WORD.findall(_fold_accents(text)))))
             if pieces:
                 vectors[place] = self._sum(pieces)
-        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        vectors /= np.where(lengths > 0, lengths, 1)[:, None]
-        return vectors
+        return unit_rows(vectors)
 
     def translation(self, word: str) -> tuple[str, ...]:
         """The English words for a word of another language, as far as the glossary has it.
@@ -396,6 +394,13 @@ def quantize_query(vectors: Floats) -> QueryVectors:
     scales = np.abs(vectors).max(axis=1, initial=0).astype(np.float64) / levels
     scales[scales == 0] = 1.0
     return QueryVectors(np.rint(vectors / scales[:, None]).astype(np.float32), scales)
+
+
+def unit_rows(vectors: Floats) -> Floats:
+    """The rows at unit length: float32[n, dim]; rows of zeros stay zero."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    scaled: Floats = np.divide(vectors, np.where(lengths > 0, lengths, np.float32(1))[:, None], dtype=np.float32)
+    return scaled
 
 
 def quantize_unit_vectors(vectors: Floats) -> QueryVectors:

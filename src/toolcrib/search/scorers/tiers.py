@@ -37,7 +37,6 @@ from toolcrib.search.scorers.base import (
 )
 from toolcrib.search.segment import Bools, Positions, Segment
 from toolcrib.search.text import split_words
-from toolcrib.search.text import split_words as name_words
 from toolcrib.types import Reason, ScorePart, Tool
 
 
@@ -56,17 +55,7 @@ class MatchLevel(IntEnum):
     FUZZY_WORD = 9
 
 
-_HOW_BY_LEVEL = {
-    MatchLevel.PREFIX: "prefix",
-    MatchLevel.KEYWORD: "exact",
-    MatchLevel.CONTAINS: "part",
-    MatchLevel.KEYWORD_CONTAINS: "part",
-    MatchLevel.DESCRIPTION_WORD: "exact",
-    MatchLevel.DESCRIPTION_CONTAINS: "part",
-    MatchLevel.FUZZY_NAME: "spelling",
-    MatchLevel.FUZZY_KEYWORD: "spelling",
-    MatchLevel.FUZZY_WORD: "spelling",
-}
+_HOW_BY_LEVEL = ("", "prefix", "exact", "part", "part", "exact", "part", "spelling", "spelling", "spelling")
 """The name of each level in `Reason.how`."""
 
 
@@ -153,7 +142,8 @@ def rank(
             lines = _word_lines(tool, one.position, typed, asked, levels[one.part], share)
         hits.append(explain_tool(one, lines, dict(enumerate(typed))))
     is_named = any(bool(np.any(part.visible[named])) for part, named in zip(view.parts, exact, strict=True))
-    return ScorerResult(hits, count, () if is_named else _unmatched_words(view, levels, asked, typed))
+    unmatched = tuple(typed[word.place] for place, word in enumerate(asked) if not _is_met(view, levels, place))
+    return ScorerResult(hits, count, () if is_named else unmatched)
 
 
 def _distinct_words(typed: Sequence[str]) -> list[TypedWord]:
@@ -283,13 +273,10 @@ def _describe_match(tool: Tool, word: str, level: MatchLevel) -> tuple[str, str,
     """The field of a match, how it matched, and the matched text of the tool if it differs from the word."""
     match level:
         case MatchLevel.PREFIX | MatchLevel.CONTAINS | MatchLevel.FUZZY_NAME:
-            described = "name", _HOW_BY_LEVEL[level], lower_name(tool)
+            described = "name", _HOW_BY_LEVEL[level], tool.name.lower()
         case MatchLevel.FUZZY_WORD:
-            described = (
-                "name",
-                _HOW_BY_LEVEL[level],
-                _most_similar(word, name_words(tool.name), OSA.normalized_similarity),
-            )
+            known = split_words(tool.name)
+            described = "name", _HOW_BY_LEVEL[level], _most_similar(word, known, OSA.normalized_similarity)
         case MatchLevel.DESCRIPTION_WORD:
             described = "description", _HOW_BY_LEVEL[level], ""
         case MatchLevel.DESCRIPTION_CONTAINS:
@@ -315,12 +302,6 @@ def _most_similar(word: str, known: Sequence[str], likeness: Callable[[str, str]
     return max(known, key=lambda text: likeness(word, text))
 
 
-def _unmatched_words(
-    view: IndexView, levels: Sequence[Sequence[WordLevels]], asked: Sequence[TypedWord], typed: Sequence[str]
-) -> tuple[str, ...]:
-    return tuple(typed[word.place] for place, word in enumerate(asked) if not _is_met(view, levels, place))
-
-
 _PUNCTUATION = ".,;:!?()[]{}\"'"
 
 
@@ -330,17 +311,16 @@ def typed_words(text: str, limit: int) -> list[str]:
     >>> typed_words('send "an email"?', 10)
     ['send', 'an', 'email']
     """
-    stripped = (word.strip(_PUNCTUATION) for word in text[:MAX_TEXT].split())
-    return [word for word in stripped if word][:limit]
+    return _stripped_words(text[:MAX_TEXT])[:limit]
 
 
-def lower_name(tool: Tool) -> str:
-    return tool.name.lower()
+def _stripped_words(text: str) -> list[str]:
+    return [stripped for word in text.split() if (stripped := word.strip(_PUNCTUATION))]
 
 
 def name_spellings(tool: Tool) -> list[str]:
     """The spellings of the whole name in lower case: the name, the id and the wire name."""
-    return [lower_name(tool), *map(str.lower, exact_spellings(tool.key))]
+    return [tool.name.lower(), *map(str.lower, exact_spellings(tool.key))]
 
 
 def tool_labels(tool: Tool) -> dict[str, str]:
@@ -354,8 +334,7 @@ def tool_labels(tool: Tool) -> dict[str, str]:
 
 def description_words(tool: Tool) -> list[str]:
     """The words of the description in lower case, without punctuation around them."""
-    stripped = (word.strip(_PUNCTUATION) for word in tool.description[:MAX_TEXT].lower().split())
-    return [word for word in stripped if word]
+    return _stripped_words(tool.description[:MAX_TEXT].lower())
 
 
 def word_around(tool: Tool, text: str) -> str:
@@ -368,7 +347,7 @@ def word_around(tool: Tool, text: str) -> str:
 
 def name_index(segment: Segment) -> StringIndex:
     """The lower-case names of a segment, cached."""
-    return cached_on(segment, "names", lambda segment: StringIndex([[lower_name(tool)] for tool in segment.tools]))
+    return cached_on(segment, "names", lambda segment: StringIndex([[tool.name.lower()] for tool in segment.tools]))
 
 
 def tool_texts(segment: Segment) -> ToolTexts:
