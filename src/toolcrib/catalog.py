@@ -23,8 +23,7 @@ from toolcrib.errors import AmbiguousName, InvalidName, InvalidTool, StaleCursor
 from toolcrib.names import Tier, check_key, exact_spellings, fold, nearest, similarities, spellings, wire_name
 from toolcrib.sanitize import MAX_ECHO, MAX_LISTED, listing, quote, visible
 from toolcrib.schema import Schema
-from toolcrib.schema.invisible import is_plain, with_visible_texts
-from toolcrib.schema.repair import ReadDefinition, read_schema
+from toolcrib.schema.repair import ReadDefinition, is_plain, read_schema, with_visible_texts
 from toolcrib.types import Rejected, Tool, Visibility
 
 Mask = bytes | None

@@ -159,6 +159,15 @@ def fold(text: str) -> str:
     return text
 
 
+def fold_id(text: str) -> str:
+    """The text without case and separators, those between a namespace and a name included.
+
+    >>> fold_id("git_hub:createIssue"), fold_id("git_hub__create_issue")
+    ('githubcreateissue', 'githubcreateissue')
+    """
+    return fold(text).replace(".", "").replace(":", "")
+
+
 def _folded_once(text: str) -> str:
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return _SEPARATORS.sub("", _MARKS.sub(".", text))

@@ -25,8 +25,7 @@ from toolcrib.protocol.versions import (
     is_reserved,
 )
 from toolcrib.sanitize import MAX_QUESTION, NO_VALUES, SecretValues, paragraphs, visible, well_formed
-from toolcrib.schema.invisible import is_plain, with_visible_texts
-from toolcrib.schema.repair import ReadDefinition, read_definition
+from toolcrib.schema.repair import ReadDefinition, is_plain, read_definition, with_visible_texts
 from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
 
 _new_result: Final = unchecked(ToolResult)

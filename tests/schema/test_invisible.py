@@ -12,7 +12,7 @@ from tests.upstream.support import FAST, raw
 
 from toolcrib.app import App
 from toolcrib.sanitize import visible
-from toolcrib.schema.invisible import with_visible_texts
+from toolcrib.schema.repair import with_visible_texts
 from toolcrib.settings.options import Settings
 
 HIDDEN = (

@@ -25,7 +25,7 @@ from toolcrib.gateway.offers import MergedTools, ProviderTools
 from toolcrib.providers.accounts import AccountGroup, account_tool, without_group
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import example, parameters
-from toolcrib.schema.invisible import is_plain, with_visible_texts
+from toolcrib.schema.repair import is_plain, with_visible_texts
 from toolcrib.search.options import Scorer
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings

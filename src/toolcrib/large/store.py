@@ -9,33 +9,18 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from toolcrib.errors import StateUnavailable
 from toolcrib.large.records import Record
-from toolcrib.names import fold
+from toolcrib.names import fold_id
 from toolcrib.private_files import create_private_database
 from toolcrib.types import Tool, Visibility
 
-_FIELDS = (
-    "name",
-    "namespace",
-    "title",
-    "description",
-    "input_schema",
-    "output_schema",
-    "annotations",
-    "icons",
-    "execution",
-    "keywords",
-    "tags",
-    "version",
-    "meta",
-    "extra",
-)
+_FIELDS = [field.name for field in fields(Tool) if field.name != "visibility"]
 _DEFAULTS = Tool(name="")
 _TABLES = """
 create table meta (key text primary key, value) without rowid;
@@ -196,7 +181,7 @@ class ToolStore:
 
     def spelt(self, name: str, limit: int) -> list[Tool]:
         """The tools whose id, or else whose bare name, is spelt like this without case and separators."""
-        folded = spelling(name)
+        folded = fold_id(name)
         for column in ("folded", "bare"):
             statement = f"select definition from tools where {column} = ? order by id limit ?"  # noqa: S608 - a constant
             if found := self._read(statement, (folded, limit)):
@@ -259,15 +244,6 @@ class ToolStore:
         return [row for (row,) in self._read("select row from pending order by row")]
 
 
-def spelling(name: str) -> str:
-    """A name without case and separators, by which other spellings are found.
-
-    >>> spelling("git_hub:createIssue"), spelling("git_hub__create_issue")
-    ('githubcreateissue', 'githubcreateissue')
-    """
-    return fold(name).replace(".", "").replace(":", "")
-
-
 def add_tools(
     writer: sqlite3.Connection,
     first_row: int,
@@ -284,8 +260,8 @@ def add_tools(
                 row,
                 one.tool.id,
                 one.tool.namespace,
-                spelling(one.tool.id),
-                spelling(one.tool.name),
+                fold_id(one.tool.id),
+                fold_id(one.tool.name),
                 one.digest,
                 one.is_findable,
                 one.definition,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.names import fold, wire_name
+from toolcrib.names import fold_id, wire_name
 from toolcrib.search.index import IndexView
 from toolcrib.search.segment import Bools, Segment
 from toolcrib.types import Tool
@@ -62,7 +62,7 @@ def find_named(view: IndexView, text: str, allowed: Sequence[Bools]) -> list[Nam
     lookup = _Lookup(view, allowed)
     if servers:
         words = filter(None, map(_stripped, _GAP.split(text)))
-        others = [word for word in words if _key(word) not in servers][:_MAX_NAMES]
+        others = [word for word in words if fold_id(word) not in servers][:_MAX_NAMES]
         inside = [_within(view, places, servers) for places in _distinct(lookup.places(others, listed=True))]
         if inside and all(inside):
             return _each_once(inside)
@@ -74,7 +74,7 @@ def _servers(view: IndexView, text: str) -> AbstractSet[str]:
     """The keys of the namespaces that the query begins or ends with."""
     words = text.split()
     ends = {*words[:1], *words[-1:]}
-    keys = ends if _is_plain(text) else {_key(_stripped(word)) for word in ends}
+    keys = ends if _is_plain(text) else {fold_id(_stripped(word)) for word in ends}
     return {key for part in view.parts for key in keys & _names_of(part.segment).namespaces}
 
 
@@ -84,7 +84,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _within(view: IndexView, places: Sequence[Place], servers: AbstractSet[str]) -> list[Place]:
-    return [(part, at) for part, at in places if _key(view.parts[part].segment.tools[at].namespace) in servers]
+    return [(part, at) for part, at in places if fold_id(view.parts[part].segment.tools[at].namespace) in servers]
 
 
 def _each_once(names: Sequence[Sequence[Place]]) -> list[NamedTool]:
@@ -165,13 +165,13 @@ class _Lookup:
         if full and _HASHED.fullmatch(text):
             return self._search(text, full=full, listed=listed)
         head, colon, _ = text.partition(":")
-        key = _key(text), _key(head) + colon if colon else "", full, listed
+        key = fold_id(text), fold_id(head) + colon if colon else "", full, listed
         if key not in self._known:
             self._known[key] = self._search(text, full=full, listed=listed)
         return self._known[key]
 
     def _search(self, text: str, *, full: bool, listed: bool) -> list[Place]:
-        key = _key(text)
+        key = fold_id(text)
         found = []
         for number, (part, passes) in enumerate(zip(self._view.parts, self._allowed, strict=True)):
             positions = _names_of(part.segment).positions(key, full=full) if key else []
@@ -196,13 +196,8 @@ def _may_be(tool: Tool, text: str, *, full: bool, listed: bool) -> bool:
     """
     head, colon, _ = text.partition(":")
     if colon:
-        return _key(head) == _key(tool.namespace)
+        return fold_id(head) == fold_id(tool.namespace)
     return listed or (full and bool(tool.namespace)) or _JOINED.search(tool.name) is not None
-
-
-def _key(text: str) -> str:
-    """The text without case and separators."""
-    return fold(text).replace(".", "").replace(":", "")
 
 
 class _NameTable:
@@ -212,10 +207,10 @@ class _NameTable:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        namespaces = {namespace: _key(namespace) for namespace in {tool.namespace for tool in segment.tools}}
+        namespaces = {namespace: fold_id(namespace) for namespace in {tool.namespace for tool in segment.tools}}
         self.namespaces = frozenset(filter(None, namespaces.values()))
         """The keys of the namespaces."""
-        bare = [_key(tool.name) for tool in segment.tools]
+        bare = [fold_id(tool.name) for tool in segment.tools]
         self._bare = _sorted_hashes(bare)
         self._full = _sorted_hashes(
             [namespaces[tool.namespace] + name for tool, name in zip(segment.tools, bare, strict=True)]
@@ -229,7 +224,7 @@ class _NameTable:
         return [
             position
             for position in order[start:stop].tolist()
-            if key == (_key(tools[position].namespace) if full else "") + _key(tools[position].name)
+            if key == (fold_id(tools[position].namespace) if full else "") + fold_id(tools[position].name)
         ]
 
 

@@ -14,10 +14,11 @@ from typing import Any
 from . import lockdown, seccomp, serve
 
 
-class LuaEngine:
+class Engine:
     """A Lua runtime, set up as far as possible without a job."""
 
     def __init__(self, library: str) -> None:
+        """`library` is the file of the Lua binding."""
         self.runtime = _load(library).LuaRuntime(
             encoding=None,
             register_eval=False,
@@ -54,11 +55,6 @@ class LuaEngine:
         self._bridge.max_bytes = job["limits"]["lua_bytes"]
         known = {**job["limits"], "servers": job["servers"], "check": job["check"], "seed": job["seed"]}
         self._run(job["source"].encode(), json.dumps(known).encode())
-
-
-def make_engine(library: str) -> LuaEngine:
-    """The engine for a worker; `library` is the file of the Lua binding."""
-    return LuaEngine(library)
 
 
 def _load(library: str) -> Any:

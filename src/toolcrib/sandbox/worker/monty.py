@@ -30,12 +30,7 @@ _INPUT = re.compile(r'File "<python-input-\d+>"')
 """How Monty names the script, and everything fed before it."""
 
 
-def make_engine(library: str) -> "MontyEngine":
-    """The engine for a worker; see `MontyEngine` for `library`."""
-    return MontyEngine(library)
-
-
-class MontyEngine:
+class Engine:
     """Monty's client, imported; the interpreter starts in `prepare`."""
 
     def __init__(self, library: str) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.names import fold
+from toolcrib.names import fold_id
 from toolcrib.search.index import IndexView, SegmentView
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import DEFAULT_SCORERS, FIELD_NAMES, Field, PointsOptions, ScorerOptions
@@ -269,7 +269,7 @@ def match_misspelt(
 def match_whole_name(part: SegmentView, text: str, words: tuple[QueryWord, ...], use: PointsOptions) -> FieldMatch:
     """Match the whole query with names, in any spelling."""
     aliases = cached_on(part.segment, "aliases", _name_spellings)
-    tools = _visible(part, aliases.tools(aliases.equal_to(_fold_name(text))))
+    tools = _visible(part, aliases.tools(aliases.equal_to(fold_id(text.strip()))))
     match = _flat_match(ExpandedTerm(text, words, "exact"), "name", tools, use.whole_name)
     return replace(match, how="phrase", phrase=" ".join(word.typed for word in words))
 
@@ -289,11 +289,7 @@ def match_similar_texts(
 
 
 def _name_spellings(segment: Segment) -> StringIndex:
-    return StringIndex([{_fold_name(tool.name), _fold_name(tool.id)} - {""} for tool in segment.tools])
-
-
-def _fold_name(text: str) -> str:
-    return fold(text.strip()).replace(".", "").replace(":", "")
+    return StringIndex([{fold_id(tool.name.strip()), fold_id(tool.id.strip())} - {""} for tool in segment.tools])
 
 
 def _visible(part: SegmentView, tools: Positions) -> Positions:

@@ -26,7 +26,7 @@ from toolcrib.protocol.versions import has_tasks
 from toolcrib.providers.accounts import account_tool, without_group
 from toolcrib.providers.base import Documents
 from toolcrib.sanitize import visible
-from toolcrib.schema.invisible import with_visible_texts
+from toolcrib.schema.repair import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog.cache import TaskRule, ToolDefinitions
 from toolcrib.upstream.connection import Connection
