@@ -17,10 +17,9 @@ import pytest
 from tests.upstream.raw_http import Authority, Request, peer_of, response
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
-from toolcrib.upstream.transports import http_connection, http_parser, http_pool
+from toolcrib.upstream.transports import http_client, http_connection
 from toolcrib.upstream.transports.http_client import DirectClient, HttpUrl, RequestHead
-from toolcrib.upstream.transports.http_connection import HttpConnection, HttpResponse
-from toolcrib.upstream.transports.http_parser import H11Parser
+from toolcrib.upstream.transports.http_connection import H11Parser, HttpConnection, HttpResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -39,8 +38,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 @pytest.fixture(params=[False, True], ids=["httptools", "h11"], autouse=True)
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param:
-        monkeypatch.setattr(http_parser, "new_parser", H11Parser)
-        monkeypatch.setattr(http_parser, "PARSER_ERRORS", (h11.RemoteProtocolError,))
+        monkeypatch.setattr(http_connection, "new_parser", H11Parser)
+        monkeypatch.setattr(http_connection, "PARSER_ERRORS", (h11.RemoteProtocolError,))
     else:
         pytest.importorskip("httptools", reason="httptools is optional")
 
@@ -415,10 +414,10 @@ async def test_of_several_addresses_the_first_that_answers_is_used(monkeypatch: 
                 await anyio.sleep_forever()
             return await to_address(address)
 
-        to_address = http_pool._connect_to
-        monkeypatch.setattr(http_pool, "_HEAD_START_S", 0.01)
-        monkeypatch.setattr(http_pool, "_connect_to", connect)
-        monkeypatch.setattr(http_pool, "_resolve", addresses)
+        to_address = http_client._connect_to
+        monkeypatch.setattr(http_client, "_HEAD_START_S", 0.01)
+        monkeypatch.setattr(http_client, "_connect_to", connect)
+        monkeypatch.setattr(http_client, "_resolve", addresses)
         assert (await peer.ask()).body == b"{}"
     assert tried == ["fe80::1", "127.0.0.1"]
 

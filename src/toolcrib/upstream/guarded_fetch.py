@@ -15,7 +15,7 @@ from toolcrib.upstream.redact import bare_url
 from toolcrib.upstream.transports.bounds import Bounds
 from toolcrib.upstream.transports.http_bodies import read_bounded
 from toolcrib.upstream.transports.http_client import DirectClient, HttpClient, HttpUrl, RequestHead
-from toolcrib.upstream.transports.http_parser import Headers
+from toolcrib.upstream.transports.http_connection import Headers
 from toolcrib.upstream.transports.http_requests import proxied_client
 
 REQUEST_TIMEOUT_S: Final = 10.0

@@ -1,13 +1,17 @@
 """What a fleet knows of a server and of logins, apart from the modules that implement them, which are heavy."""
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
+
+import anyio
 
 from toolcrib.errors import ExecutionFailed
 from toolcrib.providers.base import Provider
-from toolcrib.types import Caller, Context, Object, ServerStatus, Tool, ToolResult, Unsubscribe
+from toolcrib.types import Caller, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Unsubscribe
 from toolcrib.upstream.options import ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -37,6 +41,33 @@ class Listeners:
             except Exception:
                 # Third-party code must not end the server's own task.
                 logger.exception("a listener of a server raised")
+
+
+class StatusStore:
+    """Holds one server's status, and notifies listeners and waiting tasks of each change."""
+
+    def __init__(self, status: ServerStatus) -> None:
+        self.status = status
+        self.listeners = Listeners()
+        self._changed = anyio.Event()
+
+    def update(self, state: ServerState, *, tools_changed: bool = False, **fields: Any) -> None:
+        """Change the status, with fields of `ServerStatus`. Notifies if anything is new."""
+        old = self.status
+        since = old.since if state is old.state else time.time()
+        self.status = replace(old, state=state, since=since, **fields)
+        if self.status != old or tools_changed:
+            self._wake()
+            self.listeners.notify()
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds; it is checked again after each change."""
+        while not condition():
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
 
 class RemoteServer(Provider, ABC):

@@ -6,7 +6,7 @@ Only this task opens and closes connections. Calls come from other tasks, use th
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import Any, Final
@@ -24,7 +24,7 @@ from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.remote_server import Listeners, Logins
+from toolcrib.upstream.remote_server import Listeners, Logins, StatusStore
 from toolcrib.upstream.session_connections import SessionConnections, asked_capabilities, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
 from toolcrib.upstream.transports.base import AutoResetEvent, Transport, flatten_errors
@@ -62,33 +62,6 @@ class _AttemptResult:
     needs_login: bool = False
     retry_after_s: float = 0.0
     """How long the server asks to wait."""
-
-
-class StatusStore:
-    """Holds one server's status, and notifies listeners and waiting tasks of each change."""
-
-    def __init__(self, status: ServerStatus) -> None:
-        self.status = status
-        self.listeners = Listeners()
-        self._changed = anyio.Event()
-
-    def update(self, state: ServerState, *, tools_changed: bool = False, **fields: Any) -> None:
-        """Change the status, with fields of `ServerStatus`. Notifies if anything is new."""
-        old = self.status
-        since = old.since if state is old.state else time.time()
-        self.status = replace(old, state=state, since=since, **fields)
-        if self.status != old or tools_changed:
-            self._wake()
-            self.listeners.notify()
-
-    async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is checked again after each change."""
-        while not condition():
-            await self._changed.wait()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
 
 class Supervisor:

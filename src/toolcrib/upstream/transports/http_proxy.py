@@ -11,10 +11,9 @@ import httpx2
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.upstream.redact import bare_url
-from toolcrib.upstream.transports.http_client import USER_AGENT, RequestHead, ssl_context
+from toolcrib.upstream.transports.http_client import KEEP_ALIVE_S, USER_AGENT, RequestHead, ssl_context
 from toolcrib.upstream.transports.http_connection import BROKEN, NOT_HTTP, HttpResponse
 from toolcrib.upstream.transports.http_failures import INVALID_REQUEST, NO_DATA, describe_connect_error
-from toolcrib.upstream.transports.http_pool import KEEP_ALIVE_S
 
 _SENDING: Final = "http11.send_request_headers.started"
 _NEEDS_CREDENTIALS: Final = "407"
