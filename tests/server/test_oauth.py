@@ -20,6 +20,7 @@ from toolcrib import Caller
 from toolcrib.errors import InsufficientScope, NotAuthenticated, ServerUnavailable, SettingsError, ToolcribError
 from toolcrib.options import AuthOptions, IssuerOptions
 from toolcrib.server.auth.oauth import OAuthResource
+from toolcrib.server.http.requests import AsgiRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -442,14 +443,18 @@ async def test_an_audience_that_is_no_address_is_that_of_another_server(audience
     assert "another server" in refused.message
 
 
+async def unused(*_: object) -> Any:
+    raise AssertionError("only the head of the request is looked at")
+
+
 async def test_a_moment_of_expiry_counts_as_text_and_one_beyond_all_numbers_is_none() -> None:
     login = FakeIssuer()
-    scope = {"type": "http", "path": "/mcp", "headers": []}
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": []}
 
     async def expires(moment: object) -> float | None:
         bearer = f"Bearer {login.token(sub='ann', exp=moment)}".encode()
-        found = await resource_of(login).identify({**scope, "headers": [(b"authorization", bearer)]})
-        return found.expires
+        request = AsgiRequest({**scope, "headers": [(b"authorization", bearer)]}, unused, unused)
+        return (await resource_of(login).identify(request)).expires
 
     soon = int(time.time()) + 100
     assert await expires(str(soon)) == await expires(soon)

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, NameCollision
-from toolcrib.server.context import to_call_context
+from toolcrib.server.context import to_context
 from toolcrib.server.engine import Engine
 from toolcrib.server.exchange import Exchange
 from toolcrib.server.sdk import SdkConnection, SdkContext, answered, as_sdk_errors, exchange_of
@@ -164,7 +164,7 @@ class _CombinedHandlers:
         return result
 
     async def _handles(self, ctx: SdkContext, name: str) -> bool:
-        caller_ctx = to_call_context(self._exchange(ctx))
+        caller_ctx = to_context(self._exchange(ctx), repeats=True)
         if not await as_sdk_errors(isolate(partial(self._facade.has_tool, caller_ctx, name))):
             return False
         cursor: str | None = None

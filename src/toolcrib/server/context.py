@@ -24,10 +24,9 @@ from toolcrib.protocol.versions import (
     LOG_LEVELS,
     PROGRESS_KEY,
     RESERVED_META,
-    is_modern,
 )
 from toolcrib.providers.request_scope import apply_scope
-from toolcrib.server.exchange import NO_HEAD, Exchange
+from toolcrib.server.exchange import Exchange
 from toolcrib.surfaces.reply import error_text
 from toolcrib.types import (
     LACKING_SCOPES,
@@ -57,11 +56,10 @@ _new_context: Final = unchecked(Context)
 # -- the request -------------------------------------------------------------------------------------------------------
 
 
-def to_context(
-    exchange: Exchange, *, input_responses: Object | None = None, request_state: str | None = None
-) -> Context:
-    """The context of a request, with the input responses of a repeated call where given."""
-    head, meta = exchange.http or NO_HEAD, exchange.meta
+def to_context(exchange: Exchange, *, repeats: bool = False) -> Context:
+    """The context of a request; with `repeats`, of one that may repeat an earlier one with what was asked for."""
+    head, meta, params = exchange.head, exchange.meta, exchange.params
+    answers, state = (params.get("inputResponses"), params.get("requestState")) if repeats else (None, None)
     ctx = _new_context(
         caller=exchange.caller,
         session=exchange.session_id,
@@ -69,23 +67,14 @@ def to_context(
         providers=head.providers,
         overriding=head.overriding,
         client=RequestClient(exchange),
-        input_responses=input_responses,
-        request_state=request_state,
+        # Of a method that no version defines, both may be anything.
+        input_responses=answers if isinstance(answers, dict) else None,
+        request_state=_without_replica(state) if isinstance(state, str) else None,
         meta={} if exchange.session is None and meta.keys() <= _PLAIN_ENVELOPE else _forwarded_meta(exchange),
         token=head.token,
         memo={} if head.step_up is None else {LACKING_SCOPES: frozenset()},
     )
     return apply_scope(ctx)
-
-
-def to_call_context(exchange: Exchange) -> Context:
-    """The same for a request that may repeat an earlier one, with answers to what a tool or server asked for."""
-    answers, state = exchange.params.get("inputResponses"), exchange.params.get("requestState")
-    return to_context(  # of a method that no version defines, both may be anything
-        exchange,
-        input_responses=answers if isinstance(answers, dict) else None,
-        request_state=_without_replica(state) if isinstance(state, str) else None,
-    )
 
 
 def with_replica(exchange: Exchange, result: ToolResult) -> ToolResult:
@@ -110,7 +99,7 @@ def wanted_level(exchange: Exchange) -> str | None:
 
     For a session that has not set a level, the protocol leaves the choice to the server.
     """
-    if is_modern(exchange.version):
+    if exchange.is_modern:
         level = exchange.meta.get(LOG_LEVEL_KEY)
         return level if level in LOG_LEVELS else None
     session = exchange.session
@@ -141,10 +130,14 @@ def _forwarded_meta(exchange: Exchange) -> Object:
 class RequestClient(SessionClient):
     """The client behind one request, valid until it is answered; that of a notification, as long as its session."""
 
-    __slots__ = ("_exchange",)
+    __slots__ = ("_exchange", "is_modern")
+
+    is_modern: bool
+    """Whether the client answers questions by repeating its call, as of version 2026-07-28."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
+        self.is_modern = exchange.is_modern
 
     @property
     def capabilities(self) -> Object:
@@ -167,11 +160,6 @@ class RequestClient(SessionClient):
         """The extensions that it declared: with its session or, from 2026-07-28 on, with each request."""
         extensions = self._exchange.capabilities.get("extensions")
         return extensions if isinstance(extensions, Mapping) else {}
-
-    @property
-    def is_modern(self) -> bool:
-        """Whether the client answers questions by repeating its call, as of version 2026-07-28."""
-        return is_modern(self._exchange.version)
 
     @property
     def wants_progress(self) -> bool:

@@ -34,7 +34,7 @@ from toolcrib.protocol.serving import (
 )
 from toolcrib.protocol.versions import is_modern
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import Exchange, HttpHead
+from toolcrib.server.exchange import NO_HEAD, Exchange, HttpHead
 from toolcrib.server.processes.stopping import SHUTTING_DOWN
 from toolcrib.server.questions import Questions, SendMessage
 from toolcrib.types import LOCAL, Caller, Object
@@ -49,8 +49,8 @@ class Sender(NamedTuple):
     """Who sends a message."""
 
     caller: Caller
-    http: HttpHead | None = None
-    """The head of the request that it came in."""
+    head: HttpHead = NO_HEAD
+    """That of the request that it came in."""
 
 
 class DuplexConnection:
@@ -156,7 +156,7 @@ class DuplexConnection:
             session_id=self.session.id,
             session=None if is_modern(version) else self.session,
             capabilities=capabilities,
-            http=sender.http,
+            head=sender.head,
             channel=_DuplexChannel(self, version),
         )
 

@@ -26,7 +26,14 @@ from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_IN
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import detach, rpc_error, to_context
 from toolcrib.server.exchange import Exchange
-from toolcrib.server.methods import DocumentMethods, Method, TaskMethods, ToolMethods, encoded_in_steps, long_lists
+from toolcrib.server.methods import (
+    BLOCKS_PER_STEP,
+    DocumentMethods,
+    Method,
+    TaskMethods,
+    ToolMethods,
+    encoded_in_steps,
+)
 from toolcrib.server.notifications import ListChangeNotifier, SendNotification
 from toolcrib.server.subscriptions import SubscriptionMethods
 from toolcrib.surfaces.facade import ToolFacade
@@ -98,13 +105,10 @@ class Engine:
         """Answer a request. Never raises, but for cancellation."""
         assert exchange.id is not None  # noqa: S101 - only requests are answered
         try:
-            with TRACING.serving(exchange.method, exchange.version, exchange.id, exchange.params) as span:
-                check_request(exchange.method, exchange.version, exchange.params, has_envelope=True)
-                result = await self.result(exchange)
-                if span is not None and result.get("isError") is True:
-                    TRACING.fail(span, "tool_error")
-            for key in long_lists(result):
-                result = {**result, key: await encoded_in_steps(result[key])}
+            result = await (self._traced(exchange) if TRACING.is_on else self.result(exchange))
+            for key, value in result.items():
+                if type(value) is list and len(value) > BLOCKS_PER_STEP:
+                    result = {**result, key: await encoded_in_steps(value)}
             return EngineAnswer(encode_response(exchange.id, result))
         except RpcError as error:
             return EngineAnswer(encode_error(exchange.id, error), error)
@@ -113,11 +117,24 @@ class Engine:
             unencodable = RpcError(INTERNAL_ERROR, "The result cannot be encoded as JSON.")
             return EngineAnswer(encode_error(exchange.id, unencodable), unencodable)
 
+    async def _traced(self, exchange: Exchange) -> dict[str, Any]:
+        assert exchange.id is not None  # noqa: S101 - as above
+        with TRACING.serving(exchange.method, exchange.version, exchange.id, exchange.params) as span:
+            result = await self.result(exchange)
+            if result.get("isError") is True:
+                TRACING.fail(span, "tool_error")
+            return result
+
     async def result(self, exchange: Exchange) -> dict[str, Any]:
-        """The result of a request whose params are valid; some of its values may be `RawJson`. Raises `RpcError`."""
+        """The result of a request, some of whose values may be `RawJson`. Raises `RpcError`."""
+        check_request(exchange.method, exchange.version, exchange.params, has_envelope=True)
         started, outcome = time.monotonic(), "cancelled"
         try:
-            result = await self._method(exchange)(exchange)
+            method = self.methods.get(exchange.method, self._documents.extension)
+            if LOG_LEVEL_KEY in exchange.meta and exchange.is_modern and self._subscriptions is not None:
+                result = await self._subscriptions.with_logs(exchange, partial(method, exchange))
+            else:
+                result = await method(exchange)
             outcome = "tool_error" if result.get("isError") is True else "ok"
         except RpcError as error:
             outcome = str(error.code)
@@ -129,18 +146,11 @@ class Engine:
         finally:
             if self._observe is not None:
                 self._observe(exchange.method, outcome, time.monotonic() - started)
-        if is_modern(exchange.version):
+        if exchange.is_modern:
             result.setdefault("resultType", "complete")
             meta = result.get("_meta")
             result["_meta"] = {**(meta if isinstance(meta, Mapping) else {}), SERVER_INFO_KEY: self.info}
         return result
-
-    def _method(self, exchange: Exchange) -> Method:
-        method = self.methods.get(exchange.method, self._documents.extension)
-        subscriptions = self._subscriptions
-        if subscriptions is None or LOG_LEVEL_KEY not in exchange.meta or not is_modern(exchange.version):
-            return method
-        return lambda exchange: subscriptions.with_logs(exchange, partial(method, exchange))
 
     async def notified(self, exchange: Exchange) -> None:
         """Act upon a notification of a client. Never raises, but for cancellation."""

@@ -99,8 +99,8 @@ class Exchange:
     """What is known of the session; None for a request of 2026-07-28 or later."""
     capabilities: Object = field(default_factory=dict)
     """What the client declared."""
-    http: HttpHead | None = None
-    """None for a message that did not come over HTTP."""
+    head: HttpHead = NO_HEAD
+    """What the HTTP request says that it came by; nothing for a message that came in another way."""
     channel: Channel = RESPONSE_ONLY
 
     meta: Mapping[str, Any] = field(init=False)
@@ -112,11 +112,6 @@ class Exchange:
         meta = self.params.get("_meta")
         self.meta = meta if type(meta) is dict or isinstance(meta, Mapping) else {}
         self.is_modern = is_modern(self.version)
-
-    @property
-    def head(self) -> HttpHead:
-        """The head of the HTTP request; an empty one without."""
-        return self.http or NO_HEAD
 
     def ask_for_scopes(self, scopes: frozenset[str]) -> None:
         """Have the request answered with the scopes that it lacks, if its client can get them."""

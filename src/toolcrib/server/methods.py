@@ -31,7 +31,6 @@ from toolcrib.server.context import (
     RequestClient,
     as_server_errors,
     detach,
-    to_call_context,
     to_context,
     with_replica,
 )
@@ -66,7 +65,8 @@ _RESULT_KEYS: Final[Mapping[DocumentKind, str]] = {
     "templates": "resourceTemplates",
 }
 _DOCUMENT_PARTS: Final = {"prompts/get": "messages", "resources/read": "contents"}
-_BLOCKS_PER_STEP: Final = 200
+BLOCKS_PER_STEP: Final = 200
+"""How many parts of a result are checked or encoded before other requests get a turn."""
 _MAX_ENTRIES: Final = 65_536
 """How many entries of tools are kept. Each takes as much as on the wire."""
 
@@ -99,23 +99,24 @@ class ToolMethods:
         params = exchange.params
         if "task" in params and (task := await self._start_task(exchange)) is not None:
             return task
-        name, arguments, ctx = params["name"], params.get("arguments") or {}, to_call_context(exchange)
+        name, arguments, ctx = params["name"], params.get("arguments") or {}, to_context(exchange, repeats=True)
         found = self._facade.plain_tool(ctx, name)
+        run: RunCall
         if found is not None:
             run = partial(self._facade.call_found, found, arguments)
-            asks = not is_modern(exchange.version)
-            result = await errors_as_results(resolve_input_required(ctx, run) if asks else run(ctx))
         else:
-            check = None
-            if exchange.http is not None and is_modern(exchange.version):
-                check = partial(_check_headers, exchange.http.headers, arguments)
-            run = partial(self._facade.call, name=name, arguments=arguments, check_headers=check)
-            result = await run_call(ctx, run)
+            check = (
+                partial(_check_headers, exchange.head.headers, arguments)
+                if exchange.head.headers and exchange.is_modern
+                else None
+            )
+            run = isolated(partial(self._facade.call, name=name, arguments=arguments, check_headers=check))
+        result = await errors_as_results(run(ctx) if exchange.is_modern else resolve_input_required(ctx, run))
         if result.is_error and ctx.memo and (lacking := ctx.memo.get(LACKING_SCOPES)):
             exchange.ask_for_scopes(lacking)
         if result.request_state is not None:
             result = with_replica(exchange, result)
-        if len(result.content) > _BLOCKS_PER_STEP:
+        if len(result.content) > BLOCKS_PER_STEP:
             return await result_in_steps(result, exchange.version)
         return result_to_wire(result, exchange.version)
 
@@ -132,9 +133,9 @@ def _check_headers(headers: Mapping[str, str], arguments: Object, schema: Object
     check_param_headers(headers, declared, arguments)
 
 
-async def run_call(ctx: Context, run: RunCall) -> ToolResult:
-    """Run a call; an error becomes a result, unless it concerns the request. Raises such errors, and `RpcError`."""
-    return await errors_as_results(resolve_input_required(ctx, lambda round_ctx: isolate(partial(run, round_ctx))))
+def isolated(run: RunCall) -> RunCall:
+    """The same call in a task of its own, as it may run code of others."""
+    return lambda ctx: isolate(partial(run, ctx))
 
 
 async def errors_as_results(work: Awaitable[ToolResult]) -> ToolResult:
@@ -154,11 +155,11 @@ async def errors_as_results(work: Awaitable[ToolResult]) -> ToolResult:
 async def result_in_steps(result: ToolResult, version: str) -> dict[str, Any]:
     """The result for a client of the version; other requests are served between the checks of many blocks."""
     content = result.content
-    if len(content) <= _BLOCKS_PER_STEP:
+    if len(content) <= BLOCKS_PER_STEP:
         return result_to_wire(result, version)
     checked: list[Object] = []
-    for start in range(0, len(content), _BLOCKS_PER_STEP):
-        part = ToolResult(content=content[start : start + _BLOCKS_PER_STEP])
+    for start in range(0, len(content), BLOCKS_PER_STEP):
+        part = ToolResult(content=content[start : start + BLOCKS_PER_STEP])
         checked += result_to_wire(part, version)["content"]
         await anyio.lowlevel.checkpoint()
     return {**result_to_wire(replace(result, content=()), version), "content": checked}
@@ -208,7 +209,8 @@ class TaskMethods:
         async def run(round_ctx: Context) -> ToolResult:
             return await self._tasks.start(round_ctx, found, arguments, ttl_ms, report)
 
-        result = await run_call(to_call_context(exchange), run)
+        asking = resolve_input_required(to_context(exchange, repeats=True), isolated(run))
+        result = await errors_as_results(asking)
         if result.kind != "task":
             raise RpcError(INTERNAL_ERROR, result.text, result.structured)
         return {"task": _sendable(result.structured)}
@@ -273,7 +275,7 @@ class DocumentMethods:
         result: dict[str, Any] = {_RESULT_KEYS[kind]: entries}
         if part.cursor:
             result["nextCursor"] = part.cursor
-        if is_modern(exchange.version):
+        if exchange.is_modern:
             result |= {"resultType": "complete", "cacheScope": "private", "ttlMs": LIST_TTL_MS}
         return result
 
@@ -287,14 +289,14 @@ class DocumentMethods:
         """`prompts/get`."""
         params = exchange.params
         run = partial(self._resources.get_prompt, name=params["name"], arguments=params.get("arguments"))
-        return await _respond(exchange, partial(resolve_input_required, to_call_context(exchange), run))
+        return await _respond(exchange, partial(resolve_input_required, to_context(exchange, repeats=True), run))
 
     async def read(self, exchange: Exchange) -> dict[str, Any]:
         """`resources/read`."""
         uri = exchange.params["uri"]
         run = partial(self._resources.read_resource, uri=uri)
         try:
-            return await _respond(exchange, partial(resolve_input_required, to_call_context(exchange), run))
+            return await _respond(exchange, partial(resolve_input_required, to_context(exchange, repeats=True), run))
         except RpcError as error:
             if not isinstance(error.__cause__, NotFound):
                 raise
@@ -307,7 +309,7 @@ class DocumentMethods:
 
     async def extension(self, exchange: Exchange) -> dict[str, Any]:
         """A method that no version defines: the result of the server that knows it, as it came."""
-        ctx = to_call_context(exchange) if is_modern(exchange.version) else to_context(exchange)
+        ctx = to_context(exchange, repeats=True) if exchange.is_modern else to_context(exchange)
         answers = {"inputResponses": ctx.input_responses, "requestState": ctx.request_state}  # not the server's alone
         params = {key: value for key, value in exchange.params.items() if key != "_meta" and answers.get(key) is None}
         ask = partial(self._resources.extensions.request, ctx, exchange.method, params)
@@ -343,11 +345,11 @@ async def _document_in_steps(method: str, result: ToolResult, version: str) -> d
     """The same as `result_in_steps` for a prompt or a resource. Raises `UpstreamError`."""
     key = _DOCUMENT_PARTS.get(method, "")
     parts = result.structured.get(key, ()) if isinstance(result.structured, Mapping) else ()
-    if len(parts) <= _BLOCKS_PER_STEP:
+    if len(parts) <= BLOCKS_PER_STEP:
         return document_to_wire(method, result, version)
     checked: list[Object] = []
-    for start in range(0, len(parts), _BLOCKS_PER_STEP):
-        part = replace(result, structured={key: parts[start : start + _BLOCKS_PER_STEP]})
+    for start in range(0, len(parts), BLOCKS_PER_STEP):
+        part = replace(result, structured={key: parts[start : start + BLOCKS_PER_STEP]})
         checked += document_to_wire(method, part, version)[key]
         await anyio.lowlevel.checkpoint()
     rest = document_to_wire(method, replace(result, structured={**result.structured, key: []}), version)
@@ -365,16 +367,11 @@ def _with_via(entry: Object, gateway_id: str) -> Object:
 # -- large results -----------------------------------------------------------------------------------------------------
 
 
-def long_lists(result: Mapping[str, Any]) -> list[str]:
-    """The keys of the lists in a result that are to be encoded in steps."""
-    return [key for key, value in result.items() if type(value) is list and len(value) > _BLOCKS_PER_STEP]
-
-
 async def encoded_in_steps(value: list[Any]) -> RawJson:
     """A list as JSON, with other requests served between the steps. Raises `ValueError`."""
     parts = []
-    for start in range(0, len(value), _BLOCKS_PER_STEP):
-        parts.append(to_json(value[start : start + _BLOCKS_PER_STEP], inf_nan_mode="null")[1:-1])
+    for start in range(0, len(value), BLOCKS_PER_STEP):
+        parts.append(to_json(value[start : start + BLOCKS_PER_STEP], inf_nan_mode="null")[1:-1])
         await anyio.lowlevel.checkpoint()
     return RawJson(b"[%b]" % b",".join(parts))
 

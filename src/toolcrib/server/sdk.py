@@ -27,7 +27,7 @@ from toolcrib.protocol.versions import PROGRESS_KEY, is_modern
 from toolcrib.server.context import as_rpc_errors
 from toolcrib.server.duplex import local_name
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import SESSION_HEADER, Exchange, http_head, request_caller
+from toolcrib.server.exchange import NO_HEAD, SESSION_HEADER, Exchange, http_head, request_caller
 from toolcrib.tracing import TRACING
 from toolcrib.types import Object
 
@@ -188,12 +188,12 @@ async def as_sdk_errors(work: Awaitable[_T]) -> _T:
 def exchange_of(ctx: SdkContext, connection: SdkConnection | None) -> Exchange:
     """The exchange of a request or notification; over HTTP, the header names its session instead of the connection."""
     http, params = ctx.request, dict(ctx.params or {})
-    head = None if http is None else http_head(http.scope)
+    head = NO_HEAD if http is None else http_head(http.scope)
     is_known = http is None and connection is not None
     if http is None and is_modern(ctx.protocol_version) and ctx.request_id is not None:
         params["_meta"] = {PROGRESS_KEY: _CALLBACK_TOKEN, **(params.get("_meta") or {})}
     declared = ctx.session.client_capabilities
-    name = head.headers.get(SESSION_HEADER) if head is not None else None
+    name = head.headers.get(SESSION_HEADER)
     return Exchange(
         method=ctx.method,
         params=params,
@@ -203,7 +203,7 @@ def exchange_of(ctx: SdkContext, connection: SdkConnection | None) -> Exchange:
         session_id=cast("SdkConnection", connection).name if is_known else name,
         session=connection.session if is_known and connection is not None else None,
         capabilities={} if declared is None else declared.model_dump(by_alias=True, mode="json", exclude_none=True),
-        http=head,
+        head=head,
         channel=_SdkChannel(ctx),
     )
 

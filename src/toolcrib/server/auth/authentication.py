@@ -5,14 +5,12 @@ mapping between callers and users of the SDK's or FastMCP's own authentication. 
 """
 
 import hashlib
-import hmac
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol, runtime_checkable
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -38,44 +36,54 @@ _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 _HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A caller, and what is known of the credential that it showed."""
+
+    caller: Caller
+    expires: float | None = None
+    """When the credential expires, in seconds since the epoch; None if it does not."""
+    is_own: bool = False
+    """Whether the credential is toolcrib's own: a token of the settings, or an API key."""
+    can_step_up: bool = False
+    """Whether the caller can get a token with more scopes."""
+
+
 @checked(methods=("replace",))
 class StaticTokens:
     """Authenticator for a fixed set of bearer tokens. Look-up time does not depend on the secrets."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        self._callers: list[tuple[bytes, Caller]] = []
+        self._identities: dict[bytes, Identity] = {}
+        """By the digests of the tokens, so that no secret stays in memory here."""
         self.replace(tokens)
 
     def replace(self, tokens: Sequence[Token]) -> None:
         """Accept these tokens from now on, and no others."""
-        # Digests only, so that no secret stays in memory here.
-        self._callers = [
-            (token_digest(token.secret), Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes))
+        self._identities = {
+            token_digest(token.secret): Identity(
+                caller=Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes), is_own=True
+            )
             for token in tokens
-        ]
+        }
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller whose token the `authorization` header carries. Raises `NotAuthenticated`."""
-        found = self.caller_with(bearer_token(headers))
+        found = self.identity(bearer_token(headers))
         if found is None:
             raise NotAuthenticated(_NOT_VALID, hint=_HINT)
-        return found
+        return found.caller
 
-    def caller_with(self, secret: str) -> Caller | None:
-        """The caller with this token, or None."""
-        digest = token_digest(secret) if self._callers else b""
-        found: Caller | None = None
-        for known, caller in self._callers:
-            if hmac.compare_digest(known, digest):
-                found = caller
-        return found
+    def identity(self, secret: str) -> Identity | None:
+        """Whose token this is, or None."""
+        return self._identities.get(token_digest(secret)) if self._identities else None
 
 
 def check_not_local(caller: Caller) -> Caller:
     """The caller of a credential. Raises `NotAuthenticated` for one that would pass for `LOCAL`, who
     may do what only someone at this machine may; an authenticator that means it returns `LOCAL` itself.
     """
-    if caller.is_local and caller is not LOCAL:
+    if caller.id == LOCAL.id and caller.is_local and caller is not LOCAL:
         raise NotAuthenticated(
             f'The id "{LOCAL.id}" is that of the caller at this machine.',
             hint="Give the caller another id, or a tenant.",
@@ -92,24 +100,23 @@ def bearer_token(headers: Mapping[str, str]) -> str:
     return token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """A caller, and what is known of the credential that it showed."""
+class RequestHead(Protocol):
+    """What an authenticator sees of a request."""
 
-    caller: Caller
-    expires: float | None = None
-    """When the credential expires, in seconds since the epoch; None if it does not."""
-    is_own: bool = False
-    """Whether the credential is toolcrib's own: a token of the settings, or an API key."""
-    can_step_up: bool = False
-    """Whether the caller can get a token with more scopes."""
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By lower-case name."""
+
+    @property
+    def scope(self) -> Scope:
+        """As ASGI has it."""
 
 
 @runtime_checkable
 class RequestAuthenticator(Authenticator, Protocol):
     """An authenticator that looks at more than the headers: where the request was sent, and through which proxy."""
 
-    async def identify(self, scope: Scope) -> Identity:
+    async def identify(self, request: RequestHead) -> Identity:
         """Raise like `authenticate`, and `InsufficientScope` or `ServerUnavailable`."""
 
     def challenge_for(self, scope: Scope, error: NotAuthenticated | InsufficientScope) -> str:
@@ -169,29 +176,25 @@ class Credentials:
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request of which only the headers are known."""
-        own = await self._own(bearer_token(headers))
+        own = self._tokens.identity(secret := bearer_token(headers)) or await self._of_key(secret)
         if own is not None:
             return own.caller
         if self._oauth is None:
             raise NotAuthenticated(_NOT_VALID, hint=_HINT)
         return await self._oauth.authenticate(headers)
 
-    async def identify(self, scope: Scope) -> Identity:
+    async def identify(self, request: RequestHead) -> Identity:
         """The caller of a request. Raises `NotAuthenticated`, `InsufficientScope`, `ServerUnavailable`."""
-        own = await self._own(bearer_token(Headers(scope=scope)))
+        own = self._tokens.identity(secret := bearer_token(request.headers)) or await self._of_key(secret)
         if own is not None:
             return own
         if self._oauth is None:
             raise NotAuthenticated(_NOT_VALID, hint=_HINT)
-        return await self._oauth.identify(scope)
+        return await self._oauth.identify(request)
 
-    async def _own(self, secret: str) -> Identity | None:
-        caller = self._tokens.caller_with(secret)
-        if caller is not None:
-            return Identity(caller=caller, is_own=True)
-        if self._keys is not None and self._keys.recognizes(secret):
-            return await self._keys.identity(secret)
-        return None
+    async def _of_key(self, secret: str) -> Identity | None:
+        is_key = self._keys is not None and self._keys.recognizes(secret)
+        return await self._keys.identity(secret) if is_key and self._keys is not None else None
 
     def challenge_for(self, scope: Scope, error: NotAuthenticated | InsufficientScope) -> str:
         """The challenge, which leads to the issuers where there are any."""

@@ -27,6 +27,7 @@ from toolcrib.server.auth.authentication import (
     NO_TOKEN,
     HostRules,
     Identity,
+    RequestHead,
     bearer_token,
     insufficient_scope,
     is_loopback,
@@ -147,9 +148,10 @@ class OAuthResource:
             raise NotAuthenticated("The access token's issuer is not one that is accepted here.", hint=LOG_IN)
         return (await self._identity(bearer_token(headers), realm, self.auth.resource)).caller
 
-    async def identify(self, scope: Scope) -> Identity:
+    async def identify(self, request: RequestHead) -> Identity:
         """The same for a request, with what is known of its token."""
-        token, realm = bearer_token(Headers(scope=scope)), self._realm_of(scope)
+        scope = request.scope
+        token, realm = bearer_token(request.headers), self._realm_of(scope)
         if realm is None:
             raise NotAuthenticated("No access tokens are accepted at this path.")
         return await self._identity(token, realm, self._resource(scope, realm))

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import anyio
@@ -166,6 +166,7 @@ class HttpApp(AsgiApp):
         )
         """What is served without authentication."""
         self._authenticator = authenticator
+        self._sees_requests = isinstance(authenticator, RequestAuthenticator)  # which takes long to find out
         self._budgets = RequestBudgets(options)
         self._unmetered_bytes = min(options.max_body_bytes, options.max_body_nodes)
         """Of a body that cannot hold too many values."""
@@ -217,18 +218,17 @@ class HttpApp(AsgiApp):
 
     async def _identify(self, authenticator: Authenticator, request: HttpRequest) -> Response | None:
         """Find out who has sent a request. Returns the response if it is refused."""
-        scope = request.scope
         try:
-            if isinstance(authenticator, RequestAuthenticator):
-                identity = await authenticator.identify(scope)
+            if self._sees_requests:
+                identity = await cast("RequestAuthenticator", authenticator).identify(request)
             else:
-                caller = await authenticator.authenticate(Headers(scope=scope))
+                caller = await authenticator.authenticate(Headers(raw=request.head.scope["headers"]))
                 identity = Identity(caller=caller, is_own=isinstance(authenticator, StaticTokens))
             check_not_local(identity.caller)
         except NotAuthenticated as error:
-            return unauthorized(error, authenticator, scope)
+            return unauthorized(error, authenticator, request.scope)
         except InsufficientScope as error:
-            return forbidden(error, authenticator, scope)
+            return forbidden(error, authenticator, request.scope)
         except (ServerUnavailable, StateUnavailable) as error:
             return error_response(503, error, headers={"Retry-After": "10"})
         request.identity, request.caller = identity, identity.caller

@@ -172,7 +172,7 @@ class StreamableHttpEndpoint:
             caller=request.caller,
             session_id=head.session_id,
             capabilities=envelope.capabilities,
-            http=request.http,
+            head=request.http,
         )
         by_stream = head.takes_events and (listens or not _STREAM_KEYS.isdisjoint(exchange.meta))
         answering = self._answer_by_stream(request, exchange) if by_stream else self._engine.answer(exchange)

@@ -162,12 +162,17 @@ class HttpRequest(ABC):
     replica = ""
     """The id of this process, if others may serve the same address."""
     owner: Owner = (None, None, "")
-    """For whom it is counted."""
+    """Whose use it counts as."""
     counted_bytes = 0
     """Of its body."""
     is_counted_stream = False
     has_begun = False
     """Whether a part of the response has been sent."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """By lower-case name. Of one that comes twice, the first line counts."""
+        return self.head.headers
 
     @cached_property
     def scope(self) -> Scope:

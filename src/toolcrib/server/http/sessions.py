@@ -240,7 +240,7 @@ class HttpSessions:
                     session_id=session.protocol.id,
                     session=session.protocol,
                     capabilities=session.protocol.capabilities,
-                    http=request.http,
+                    head=request.http,
                     channel=SessionChannel(session.listener, None),
                 )
                 await self._engine.notified(exchange)
@@ -260,7 +260,7 @@ class HttpSessions:
             session_id=session.protocol.id,
             session=session.protocol,
             capabilities=event.capabilities,
-            http=request.http,
+            head=request.http,
             channel=channel,
         )
         with anyio.CancelScope() as running:
@@ -290,7 +290,7 @@ class HttpSessions:
             caller=request.caller,
             session_id=session.protocol.id,
             session=session.protocol,
-            http=request.http,
+            head=request.http,
         )
         try:
             await request.until_left(self._send_notifications(exchange, stream))
@@ -347,7 +347,7 @@ class HttpSessions:
             caller=caller,
             session_id=session_id,
             session=protocol,
-            http=request.http,
+            head=request.http,
         )
         body, error = await self._engine.answer(exchange)
         protocol.answered(message.id)
