@@ -16,8 +16,6 @@ TypeName = Literal["string", "integer", "number", "boolean", "array", "object"]
 """JSON Schema's names of types."""
 _TYPE_NAMES: Final = frozenset({"string", "integer", "number", "boolean", "array", "object"})
 _NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
 __all__ = ["Array", "Boolean", "Integer", "Number", "Object", "String"]
 
 

@@ -33,8 +33,6 @@ _NAMESPACE_CHARS = 20
 """How much of the namespace a hashed wire name shows at most, when the name needs the room."""
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-
-
 _WIRE = re.compile(r"[A-Za-z0-9_-]+")
 
 _NOT_WIRE = re.compile(r"[^A-Za-z0-9-]+")

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Literal
 
 from toolcrib._version import VERSION
-from toolcrib.errors import MissingExtra, missing_extra
+from toolcrib.errors import missing_extra
 
 SERVICE_NAME: Final = "toolcrib"
 """The name of the service in its traces, unless `OTEL_SERVICE_NAME` gives another."""
@@ -148,11 +148,7 @@ def export_traces() -> None:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise _missing() from error
+        raise missing_extra("opentelemetry", "toolcrib[otel]", needed_by="telemetry.traces") from error
     provider = TracerProvider(resource=Resource.create({"service.name": SERVICE_NAME, "service.version": VERSION}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-
-
-def _missing() -> MissingExtra:
-    return missing_extra("opentelemetry", "toolcrib[otel]", needed_by="telemetry.traces")

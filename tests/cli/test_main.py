@@ -129,3 +129,17 @@ print("audit" in page.getvalue(), [name for name in {heavy!r} if name in sys.mod
 """
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert loaded.stdout.strip() == "True []"
+
+
+def test_the_end_of_a_verb_looks_through_no_objects() -> None:
+    program = """
+import gc, sys
+from toolcrib.cli.main import main
+sys.argv = ["toolcrib", "--version"]
+try:
+    main()
+except SystemExit:
+    print(gc.get_freeze_count() > len(gc.get_objects()))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert ended.stdout.splitlines()[-1] == "True"

@@ -17,7 +17,7 @@ import anyio
 from toolcrib.catalog import Catalog
 from toolcrib.cli.arguments import CallArguments, options_of
 from toolcrib.cli.output import first_line
-from toolcrib.cli.tool_view import SearchFindings, ToolView
+from toolcrib.cli.source import SearchFindings, ToolView
 from toolcrib.errors import AmbiguousName, InvalidTool, ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.keywords import add_keywords, read_descriptions

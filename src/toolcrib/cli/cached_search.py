@@ -9,7 +9,7 @@ from dataclasses import replace
 from toolcrib import search
 from toolcrib.catalog import Catalog
 from toolcrib.cli.render import check_server, print_failing
-from toolcrib.cli.tool_view import SearchFindings
+from toolcrib.cli.source import SearchFindings
 from toolcrib.gateway.offers import MergedTools, ProviderTools
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder

@@ -3,7 +3,6 @@
 The servers are installed from PyPI at pinned versions. They work on a temporary database and a Git repository.
 """
 
-import contextlib
 import json
 import os
 import shlex
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Final
 import anyio
 import click
 from mcp import Client
+from mcp.types import CallToolResult
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -108,7 +108,7 @@ def run_tour(scene: DemoWorkspace) -> None:
     """Run the demo. Raises `ServerUnavailable` if too few servers start, `ExecutionFailed` if a step fails."""
 
     async def show(app: App) -> None:
-        async with connect_agent(app) as agent:
+        async with Client(app.server) as agent:
             await DemoTour(app, agent, scene, demo_token_counter()).run()
 
     console = _console()
@@ -124,47 +124,10 @@ def _console() -> Console:
     return console
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoAnswer:
-    """The result of a call."""
-
-    text: str
-    structured: Any
-    is_error: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DemoAgent:
-    """Lists tools and calls them, as an agent does."""
-
-    client: Client
-
-    async def definitions(self) -> list[dict[str, Any]]:
-        """Every tool that the agent sees, as on the wire."""
-        found: list[dict[str, Any]] = []
-        cursor: str | None = None
-        while True:
-            page = await self.client.list_tools(cursor=cursor)
-            found += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
-
-    async def call(self, name: str, arguments: dict[str, Any]) -> DemoAnswer:
-        """Call a tool. Raises `ExecutionFailed` if there is no response."""
-        try:
-            with anyio.fail_after(_ANSWER_TIMEOUT_S):
-                result = await self.client.call_tool(name, arguments)
-        except TimeoutError:
-            raise ExecutionFailed(f"{name} did not answer within {_ANSWER_TIMEOUT_S:.0f} seconds.") from None
-        text = "\n".join(block.text for block in result.content if block.type == "text")
-        return DemoAnswer(text=text, structured=result.structured_content, is_error=bool(result.is_error))
-
-
 class DemoTour:
     """The steps of the demo, in order."""
 
-    def __init__(self, app: App, agent: DemoAgent, scene: DemoWorkspace, counter: LabelledCounter) -> None:
+    def __init__(self, app: App, agent: Client, scene: DemoWorkspace, counter: LabelledCounter) -> None:
         self._app = app
         self._agent = agent
         self._scene = scene
@@ -207,7 +170,8 @@ class DemoTour:
     async def _show_costs(self) -> None:
         tools = await self._app.gateway.tools(self._app.local_context())
         everything = sum(self._tokens.count(compact_json(mcp.tool(tool, name=tool.name))) for tool in tools)
-        seen = await self._agent.definitions()
+        listed = (await self._agent.list_tools()).tools
+        seen = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed]
         cost = sum(self._tokens.count(compact_json(definition)) for definition in seen)
         self._title("What the agent carries")
         self._say(f"{len(tools):>4} tools, listed directly  {everything:>7,} tokens in every conversation")
@@ -257,19 +221,23 @@ class DemoTour:
 
     # -- one exchange ----------------------------------------------------------------------------------------------
 
-    async def _call(self, name: str, arguments: dict[str, Any], *, fails: bool = False) -> DemoAnswer:
+    async def _call(self, name: str, arguments: dict[str, Any], *, fails: bool = False) -> CallToolResult:
         """Call a tool as the agent does, and print call and cost. Raises `ExecutionFailed` on an unexpected result."""
-        answer = await self._agent.call(name, arguments)
-        cost = self._tokens.count(answer.text)
+        try:
+            with anyio.fail_after(_ANSWER_TIMEOUT_S):
+                answer = await self._agent.call_tool(name, arguments)
+        except TimeoutError:
+            raise ExecutionFailed(f"{name} did not answer within {_ANSWER_TIMEOUT_S:.0f} seconds.") from None
+        cost = self._tokens.count(_text(answer))
         self._say(f"\n{name} {json.dumps(arguments, ensure_ascii=False)}", style="cyan", by=2)
         self._say(f"answers in {cost} tokens{', with an error' if answer.is_error else ''}:", style="dim", by=2)
-        if answer.is_error is not fails:
+        if bool(answer.is_error) is not fails:
             what = "was to be refused" if fails else "failed"
-            raise ExecutionFailed(f"{name} {compact_json(arguments)} {what}: {answer.text[:500]}")
+            raise ExecutionFailed(f"{name} {compact_json(arguments)} {what}: {_text(answer)[:500]}")
         return answer
 
-    def _show(self, answer: DemoAnswer, *, style: str = "") -> None:
-        lines = answer.text.splitlines()
+    def _show(self, answer: CallToolResult, *, style: str = "") -> None:
+        lines = _text(answer).splitlines()
         shown = [*lines[:_MAX_LINES], "..."] if len(lines) > _MAX_LINES else lines
         self._say("\n".join(shown), style=style, by=4)
 
@@ -286,9 +254,12 @@ class DemoTour:
         self._console.print(Text("\n".join((margin + line).rstrip() for line in lines), style=style), soft_wrap=True)
 
 
-def _hits(answer: DemoAnswer) -> list[dict[str, Any]]:
-    structured = answer.structured if isinstance(answer.structured, dict) else {}
-    hits = structured.get("hits", [])
+def _text(answer: CallToolResult) -> str:
+    return "\n".join(block.text for block in answer.content if block.type == "text")
+
+
+def _hits(answer: CallToolResult) -> list[dict[str, Any]]:
+    hits = (answer.structured_content or {}).get("hits", [])
     return hits if isinstance(hits, list) else []
 
 
@@ -303,13 +274,6 @@ def demo_token_counter() -> LabelledCounter:
 def compact_json(value: Any) -> str:
     """Compact JSON, as a model sees it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-@contextlib.asynccontextmanager
-async def connect_agent(app: App) -> AsyncIterator["DemoAgent"]:
-    """Connect an agent to the MCP server of the app."""
-    async with Client(app.server) as client:
-        yield DemoAgent(client)
 
 
 @contextmanager

@@ -98,8 +98,6 @@ _TOKEN: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+-]{20,}")
 """A word that may be a key, whatever it is called."""
 _QUOTED: Final = re.compile(r' \(its message: ".*"\)|; its last output: .*', re.DOTALL)
 """Quotations of the server within a reason, which say nothing about the kind of failure."""
-
-
 _REQUEST: Final = "Find the file that was changed last and send it to the team."
 """A request of usual length, to time the embedder."""
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from toolcrib.cli.output import UsageError
 from toolcrib.cli.render import check_namespace, print_search
-from toolcrib.cli.tool_view import SearchFindings
+from toolcrib.cli.source import SearchFindings
 from toolcrib.names import nearest
 from toolcrib.sanitize import listing
 from toolcrib.search.engine import search
@@ -27,18 +27,12 @@ from toolcrib.search.past import PastRequests
 from toolcrib.types import SearchReply, SearchRequest, Tool
 
 STDIN: Final = Path("-")
-
-
 _GZIP: Final = b"\x1f\x8b"
-
-
 _TOOL_HINT: Final = (
     'A tool is an object such as {"id": "git:log", "namespace": "git", "name": "log", "description": "Show commits", '
     '"parameters": {"type": "object"}, "tags": []}; only the name is needed. One a line, a JSON list of them, and an '
     'object whose "tools" is such a list can be read.'
 )
-
-
 _QUERY_HINT: Final = (
     'A query is an object such as {"id": "1", "query": "show the last commits", "relevant": ["git:log"]}. One a line, '
     'a JSON list of them, and an object whose "queries" is such a list can be read.'

@@ -43,8 +43,6 @@ Exit codes:
 Other variables: TOOLCRIB_TOKEN (a bearer token: the one that serve --http requires, and that --gateway sends),
 TOOLCRIB_DEBUG=1 (as --debug).
 """
-
-
 _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Serve and use tools": {
         "serve": ("main", "Serve all tools over MCP: on stdin and stdout, or over HTTP."),
@@ -285,7 +283,10 @@ def main() -> None:
     """Run the command line."""
     # Imports make many objects that live on: looking through them takes a tenth of the time of a short verb.
     gc.set_threshold(_GC_THRESHOLD)
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # nor at the end, where the interpreter would do it once more
 
 
 if __name__ == "__main__":

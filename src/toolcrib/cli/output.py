@@ -172,8 +172,6 @@ MEANINGS: Final = {
     ExitCode.CLOSED_PIPE: "the reader of the output closed the pipe",
     ExitCode.TERMINATED: "ended by SIGTERM (serve ends with 0)",
 }
-
-
 _CODES: Final[tuple[tuple[type[ToolcribError], ExitCode], ...]] = (
     (SettingsError, ExitCode.SETTINGS),
     (NameCollision, ExitCode.SETTINGS),

@@ -15,7 +15,7 @@ from toolcrib.cli.options import GATEWAY_NAME
 from toolcrib.cli.output import UsageError
 from toolcrib.cli.render import check_namespace
 from toolcrib.cli.session import run_with, terminal_context
-from toolcrib.cli.tool_view import SearchFindings
+from toolcrib.cli.source import SearchFindings
 from toolcrib.errors import ExecutionFailed, NotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest

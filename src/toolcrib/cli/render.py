@@ -20,7 +20,7 @@ from toolcrib.cli.output import (
     print_columns,
     print_wrapped,
 )
-from toolcrib.cli.tool_view import SearchFindings
+from toolcrib.cli.source import SearchFindings
 from toolcrib.errors import BackendNotFound, InvalidTool
 from toolcrib.gateway.server_states import describe_state
 from toolcrib.names import nearest_names, wire_name
@@ -34,20 +34,14 @@ from toolcrib.upstream.options import override_note
 
 _SIMILAR_SHOWN = 3
 """How many near-duplicates a hit names."""
-
-
 _ANNOTATION_WORDS = {
     "readOnlyHint": ("only reads", "changes things"),
     "destructiveHint": ("may destroy", "destroys nothing"),
     "idempotentHint": ("safe to repeat", ""),
     "openWorldHint": ("reaches beyond its server", ""),
 }
-
-
 USABLE = frozenset({ServerState.READY, ServerState.IDLE})
 """States of a server that lacks nothing."""
-
-
 _STATES: Final = {"suspect": "suspect to the lint", "unchecked": "with arguments checked by the server only"}
 _PLURALS = {"has": "have", "is": "are"}
 

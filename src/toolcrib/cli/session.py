@@ -14,7 +14,7 @@ from toolcrib.app import App
 from toolcrib.cli.arguments import CallArguments
 from toolcrib.cli.output import Terminated, echo_error, pluralize, printable
 from toolcrib.cli.render import check_server, print_failing, server_note
-from toolcrib.cli.tool_view import SearchFindings
+from toolcrib.cli.source import SearchFindings
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.sanitize import listing
@@ -25,12 +25,8 @@ from toolcrib.types import Context, Object, SearchRequest, ServerState, ServerSt
 from toolcrib.upstream.options import ServerOptions
 
 T = TypeVar("T")
-
-
 _SEPARATORS = (":", "__", ".", "/")
 """Separators between a namespace and a name."""
-
-
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
@@ -260,8 +256,6 @@ def _progress_text(app: App) -> str:
 
 
 _YES = frozenset({"y", "yes"})
-
-
 _APPROVAL_HINT = "Approve it with --yes, or run this at a terminal to be asked."
 
 

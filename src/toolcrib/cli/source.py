@@ -1,20 +1,25 @@
-"""Where a verb finds its servers: in a settings file, on the command line, or behind a gateway that already runs."""
+"""Where a verb finds its servers: in a settings file, on the command line, or behind a gateway that already runs.
+
+Their tools are a `ToolView`, wherever they are.
+"""
 
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from toolcrib.cli.arguments import CallArguments
 from toolcrib.cli.options import GATEWAY_NAME, ServerSource
 from toolcrib.cli.output import UsageError
-from toolcrib.cli.tool_view import ToolView
+from toolcrib.search.options import Scorer
 from toolcrib.settings.loader import default_settings, load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import AUTH_VARIABLE
+from toolcrib.types import Object, SearchReply, SearchRequest, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.options import ServerOptions
 
 _LAUNCHERS: Final = frozenset(
@@ -28,6 +33,41 @@ _HOST_PREFIXES: Final = frozenset({"www", "api", "mcp", "app"})
 _REFERENCE: Final = re.compile(r"\$\{(\w+)\}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFindings:
+    """What a search of a verb found."""
+
+    reply: SearchReply
+    has_tools: bool = True
+    """Whether there was any tool to find."""
+    has_policy: bool = False
+    """Whether a policy may have hidden tools."""
+    explained: bool = True
+    """Whether the parts of the scores are known."""
+
+
+class ToolView(Protocol):
+    """The servers of a verb, and their tools.
+
+    What is found is passed to `show` as soon as it is there: servers may take a while to stop.
+    """
+
+    def servers(self, show: Callable[[Sequence[ServerStatus]], None]) -> None:
+        """Find the state of each server."""
+
+    def tools(self, namespace: str | None, show: Callable[[Sequence[Tool], Sequence[ServerStatus]], None]) -> None:
+        """Find every tool, or those of one namespace. Raises `BackendNotFound` for one that no server has."""
+
+    def search(self, request: SearchRequest, scorer: Scorer | None, show: Callable[[SearchFindings], None]) -> None:
+        """Search, with this scorer instead of the configured one. Raises `BackendNotFound` as `tools` does."""
+
+    def describe(self, name: str, show: Callable[[Tool, Object], None]) -> None:
+        """Find a tool, and an example of its arguments. Raises `ToolNotFound` or `AmbiguousName`."""
+
+    def call(self, name: str, arguments: CallArguments, show: Callable[[ToolResult], bool], *, approved: bool) -> bool:
+        """Call a tool, and return what `show` returns. Raises `ToolNotFound`, `AmbiguousName` or `ApprovalRequired`."""
+
+
 def load_source(source: ServerSource) -> Settings:
     """Load the settings, or make them of the servers on the command line. Raises `SettingsError` or `UsageError`."""
     _check(source)
@@ -39,22 +79,6 @@ def load_source(source: ServerSource) -> Settings:
     if source.on_demand:
         return replace(settings, fleet=replace(settings.fleet, connect="on_demand"))
     return settings
-
-
-def view_of(source: ServerSource) -> ToolView:
-    """Load the settings of the source. Raises `SettingsError` or `UsageError`."""
-    settings = load_source(source)
-    if source.gateway is not None:
-        from toolcrib.cli.remote import GatewayView
-
-        return GatewayView(settings)
-    if source.on_demand and not source.commands and not source.urls:
-        from toolcrib.cli.cached import CachedView
-
-        return CachedView(settings)
-    from toolcrib.cli.session import StartedView
-
-    return StartedView(settings)
 
 
 def _check(source: ServerSource) -> None:

@@ -14,7 +14,7 @@ from toolcrib.cli.completion import complete_parameter, complete_server, complet
 from toolcrib.cli.options import ServerSource, approve_option, path_option, reports, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError
 from toolcrib.cli.render import print_description, print_outcome, print_search, print_servers, print_tools
-from toolcrib.cli.source import view_of
+from toolcrib.cli.source import ToolView, load_source
 from toolcrib.search.options import Scorer
 from toolcrib.types import Filters, SearchRequest
 
@@ -26,12 +26,28 @@ scorer_option = click.option(
 )
 
 
+def _view(source: ServerSource) -> ToolView:
+    """Load the settings of the source. Raises `SettingsError` or `UsageError`."""
+    settings = load_source(source)
+    if source.gateway is not None:
+        from toolcrib.cli.remote import GatewayView
+
+        return GatewayView(settings)
+    if source.on_demand and not source.commands and not source.urls:
+        from toolcrib.cli.cached import CachedView
+
+        return CachedView(settings)
+    from toolcrib.cli.session import StartedView
+
+    return StartedView(settings)
+
+
 @click.command()
 @takes_servers(gateway=True, on_demand=True)
 @reports()
 def servers(source: ServerSource, *, as_json: bool) -> None:
     """Show the state of each server, and how many tools it offers."""
-    view_of(source).servers(partial(print_servers, as_json=as_json))
+    _view(source).servers(partial(print_servers, as_json=as_json))
 
 
 _namespace_option = click.option(
@@ -45,7 +61,7 @@ _namespace_option = click.option(
 @reports()
 def tools(source: ServerSource, *, namespace: str | None, as_json: bool) -> None:
     """List every tool by id."""
-    view_of(source).tools(namespace, partial(print_tools, as_json=as_json))
+    _view(source).tools(namespace, partial(print_tools, as_json=as_json))
 
 
 @click.command()
@@ -88,7 +104,7 @@ def search(
         search_file(tools, request, scorer, as_json=as_json)
         return
     show = partial(print_search, as_json=as_json, explain=explain, limited=limit is not None)
-    view_of(source).search(request, scorer, show)
+    _view(source).search(request, scorer, show)
 
 
 _tool_argument = click.argument("name", shell_complete=complete_tool)
@@ -103,7 +119,7 @@ def describe(source: ServerSource, *, name: str, as_json: bool) -> None:
 
     NAME is the tool's id, or any unambiguous spelling of it.
     """
-    view_of(source).describe(name, partial(print_description, as_json=as_json))
+    _view(source).describe(name, partial(print_description, as_json=as_json))
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -133,5 +149,5 @@ def call(source: ServerSource, *, name: str, words: tuple[str, ...], args: str, 
     approval the exit code is 7.
     """
     arguments = CallArguments.read(args, words)
-    if view_of(source).call(name, arguments, partial(print_outcome, as_json=as_json), approved=yes):
+    if _view(source).call(name, arguments, partial(print_outcome, as_json=as_json), approved=yes):
         raise click.exceptions.Exit(ExitCode.TOOL)

@@ -212,12 +212,6 @@ class CallRecorder:
                 return one
         return None
 
-    def minutes(self) -> list[Minute]:
-        """The last hour by minute, the present one last."""
-        now = self._minute()
-        found = (self.minute_counts.get(minute, Counter()) for minute in range(now - MINUTES + 1, now + 1))
-        return [Minute(one["calls"], one["errors"], one["searches"]) for one in found]
-
     def by_minute(self) -> list[tuple[int, Minute]]:
         """The minutes of the last hour in which something happened, in minutes since the epoch."""
         return [

@@ -53,8 +53,6 @@ _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (dict, "an object"),
     (list, "a list"),
 )
-
-
 TABLE_RULES: Final = ConfigDict(
     extra="forbid",
     strict=True,

@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 _V = TypeVar("_V")
 _R = TypeVar("_R")
-
-
 PARSE_AT_ONCE: Final = 256 * 1024
 """Longer values are parsed in steps, so that the event loop stays free."""
 
@@ -64,8 +62,6 @@ class StateCodec(Generic[_V]):
 
 UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ToolcribError)
 """What reading JSON of another shape may raise: such a value counts as missing."""
-
-
 Change = Callable[[_V | None], tuple[_V | None, _R]]
 """Makes a new value of an old one, None for no value, and a result for who asked."""
 
