@@ -13,7 +13,6 @@ from typing import Any, Final, get_args
 
 from pydantic import ConfigDict, Field
 
-from toolcrib.checks import Natural, Seconds
 from toolcrib.errors import ToolcribError
 from toolcrib.file_values import Text
 from toolcrib.names import nearest_namespace
@@ -43,10 +42,8 @@ from toolcrib.settings.validation import (
     validate,
 )
 from toolcrib.upstream.options import (
-    LintMode,
     ProtocolName,
     ServerOptions,
-    SessionMode,
     ToolOverride,
     TransportName,
     TrustMode,
@@ -91,10 +88,13 @@ TIMEOUTS: Final[Mapping[str, tuple[TimeoutKind, float]]] = {
     "request_timeout_ms": ("call", MILLISECONDS),
 }
 """Clients' keys for timeouts: what each limits, and its unit in seconds."""
-FLAGS: Final = (
-    *("required", "protocol", "sessions", "trust", "lint", "asks", "prompts", "resources", "show_all"),
-    *("delegate_search", "retries", "retry_interval_s", "group", "account"),
-)
+_FLAGS: Final = {
+    name: name
+    for name in (
+        *("required", "protocol", "sessions", "lint", "asks", "prompts", "resources", "show_all"),
+        *("delegate_search", "retries", "retry_interval_s", "group", "account"),
+    )
+}
 """Our own keys that are options of the server under the same name."""
 _TRANSPORTS: Final[Mapping[str, TransportName]] = {
     "stdio": "stdio",
@@ -122,7 +122,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OWN_TIMEOUTS: Final = 'write "timeouts": {"start": 60, "list": 30, "call": 60}, in seconds'
 
 
-class ServerEntry(Table):
+class ServerEntry(Table, sets=ServerOptions, keys=_FLAGS):
     """One server as a client's file has it, after `ALIASES`. Other keys are allowed, and warned of.
 
     Keys of the other transport are ignored silently: clients write an empty `env` for remote servers.
@@ -151,28 +151,15 @@ class ServerEntry(Table):
     denied_tools: tuple[str, ...] = ()
     tools: Any = None
     is_active: bool = True
-    required: bool = False
     disabled: bool = False
     enabled: bool = True
     timeouts: ServerTimeouts = Field(default_factory=ServerTimeouts.model_construct)
     namespace: Text | None = None
-    protocol: ProtocolName = "auto"
-    sessions: SessionMode | None = None
     trust: TrustMode | bool = "warn"
-    lint: LintMode = "mark"
-    asks: bool | None = None
-    prompts: bool = True
-    resources: bool = True
-    show_all: bool = False
-    delegate_search: bool = False
-    retries: Natural | None = None
-    retry_interval_s: Seconds | None = None
-    group: Text | None = None
-    account: Text | None = None
 
     def flags(self) -> dict[str, Any]:
         """The fields that are options as they are. Gemini CLI has a `trust` of its own, which is true or false."""
-        return {name: value for name, value in self.given(*FLAGS).items() if name != "trust" or isinstance(value, str)}
+        return self.given() | ({} if isinstance(self.trust, bool) else self.given("trust"))
 
     def url_key(self) -> str | None:
         """The key of the url; clients differ."""
@@ -329,7 +316,8 @@ class EntryReader:
         """The server, with what is missing in its environment as its `problem`."""
         entry = self.entry
         reach = self._local() if self._transport() == "stdio" else self._remote()
-        if entry.show_all and entry.delegate_search:
+        flags = entry.flags()
+        if flags.get("show_all") and flags.get("delegate_search"):
             self.place.add("has both show_all, which lists all its tools here, and delegate_search; keep one")
         self.narrowing = self._check_unknown_keys()
         return replace(
@@ -339,7 +327,7 @@ class EntryReader:
             overrides=self._overrides(),
             namespace=self._namespace(),
             problem="; ".join(dict.fromkeys((*self.expander.missing, *self.narrowing))),
-            **entry.flags(),
+            **flags,
             **self.timeouts(),
         )
 
@@ -392,8 +380,7 @@ class EntryReader:
                 self.place.add(f"must be a number above 0, not {display(value)}", key)
             elif value > 0:
                 found.setdefault(option, value * unit)
-        own = {key.removesuffix("_s"): value for key, value in self.entry.timeouts.given().items()}
-        return {f"{key}_timeout_s": value for key, value in {**found, **own}.items()}
+        return {f"{key}_timeout_s": value for key, value in found.items()} | self.entry.timeouts.given()
 
     def _namespace(self) -> str | None:
         """The namespace that the entry states, which is never changed silently."""

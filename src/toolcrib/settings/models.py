@@ -7,17 +7,17 @@ The other tables set options of several classes.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from toolcrib.checks import Constraint, Count, Natural, Seconds, Share, whole_from
+from toolcrib.checks import Constraint, Count, Seconds, whole_from
 from toolcrib.file_values import InFiles, OneOf, Text
 from toolcrib.gateway.options import GatewayOptions, ResultOptions, SessionOptions, engine_problem
 from toolcrib.gateway.policy import ByScopes, Effect, Pattern, Rule
 from toolcrib.middleware.options import AuditFileOptions, CallOptions, RateOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions, ScriptOptions
-from toolcrib.search.options import PastOptions, Scorer, SearchOptions
+from toolcrib.search.options import PastOptions, SearchOptions
 from toolcrib.server.options import AuthOptions, HttpOptions
 from toolcrib.settings.env import SecretOptions
 from toolcrib.settings.logins import LoginsTable
@@ -29,9 +29,15 @@ from toolcrib.tokens import ENCODINGS, ESTIMATE
 from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
 
 _Bytes = Annotated[int, whole_from(1024)]
-_RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
+_RANKING: Final = {
+    name: name for name in ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
+}
 _PLACES: Final = ("index", "embedder_cache", "index_cache")
-_TIMEOUTS: Final = {"find_s": "find_timeout_s", "embed_s": "embed_timeout_s"}
+_TIMEOUTS: Final = {f"{name}_s": f"{name}_timeout_s" for name in ("start", "list", "call", "call_max", "find")}
+_WAITS: Final = {
+    **{name: name for name in ("search_wait_s", "list_wait_s", "call_grace_s")},
+    "embed_s": "embed_timeout_s",
+}
 
 
 def _hook_problem(name: str) -> str:
@@ -40,17 +46,11 @@ def _hook_problem(name: str) -> str:
     return "" if named else f"must name a function as package.module:function, not {display(name)}"
 
 
-class SearchTable(Table):
+class SearchTable(Table, sets=SearchOptions, keys=_RANKING):
     """`search`: ranking, and what meanings are compared with."""
 
     engine: Literal["memory", "tantivy"] | None = None
     index: Text | None = None
-    scorer: Scorer | None = None
-    fallback: Literal["", "popular"] | None = None
-    nothing_below: Share | None = None
-    weak_below: Share | None = None
-    default_limit: Count | None = None
-    max_limit: Count | None = None
     synonyms: dict[str, tuple[Text, ...]] = Field(default_factory=dict)
     keywords: Text | None = None
     describe: Annotated[Text, InFiles(_hook_problem)] | None = None
@@ -67,51 +67,34 @@ def _engine_problem(search: SearchTable) -> str:
     return engine_problem(
         search.engine or "memory",
         index=search.index,
-        scorer=search.scorer or "hybrid",
+        scorer=search.given("scorer").get("scorer", "hybrid"),
         embedder=search.embedder or "static",
         past=search.past_requests is not None,
     )
 
 
-class ServerTimeouts(Table):
+class ServerTimeouts(Table, sets=ServerOptions, keys=_TIMEOUTS):
     """`timeouts` of a server's entry: its deadlines."""
 
-    start_s: Seconds | None = None
-    list_s: Seconds | None = None
-    call_s: Seconds | None = None
-    call_max_s: Seconds | None = None
-    find_s: Seconds | None = None
 
-
-class TimeoutsTable(ServerTimeouts):
+class TimeoutsTable(ServerTimeouts, sets=GatewayOptions, keys=_WAITS):
     """`timeouts`: deadlines of servers, and how long requests wait for them."""
 
-    search_wait_s: Seconds | None = None
-    list_wait_s: Seconds | None = None
-    call_grace_s: Seconds | None = None
-    embed_s: Seconds | None = None
 
-
-class ProvidersTable(Table):
+class ProvidersTable(
+    Table,
+    sets=GatewayOptions,
+    keys={"list_timeout_s": "list_timeout_s", "cache_s": "provider_cache_s", "request_tools": "request_tools"},
+):
     """`providers`: providers of this process."""
 
-    list_timeout_s: Seconds | None = None
-    cache_s: Seconds | None = None
-    request_tools: Natural | None = None
 
-
-class BackoffTable(Table):
+class BackoffTable(Table, sets=FleetOptions, keys={"first_s": "backoff_first_s", "max_s": "backoff_max_s"}):
     """`backoff`: pauses between attempts to connect."""
 
-    first_s: Seconds | None = None
-    max_s: Seconds | None = None
 
-
-class ConnectionsTable(Table):
+class ConnectionsTable(Table, sets=FleetOptions, keys={"max_sessions": "max_sessions", "idle_s": "session_idle_s"}):
     """`connections`: connections to servers that belong to single clients' sessions."""
-
-    max_sessions: Count | None = None
-    idle_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,22 +212,21 @@ class ToolcribTable(SurfaceOptions):
 
     def fleet(self) -> FleetOptions:
         """How servers are connected."""
-        backoff = self.backoff.given(first_s="backoff_first_s", max_s="backoff_max_s")
-        return FleetOptions(**backoff, **self.connections.given("max_sessions", idle_s="session_idle_s"))
+        return FleetOptions(**self.backoff.given(), **self.connections.given())
 
     def gateway(self, folder: Path) -> GatewayOptions:
         """How the gateway lists, searches and waits; `folder` is where relative paths begin."""
         search = self.search.given("engine", "embedder", "group", "page_size", "past_requests", "describe", *_PLACES)
         places = {name: search[name] for name in _PLACES if isinstance(search.get(name), str)}
         return GatewayOptions(
-            search=SearchOptions(**self.search.given(*_RANKING)),
+            search=SearchOptions(**self.search.given()),
             synonyms=tuple(self.search.synonyms.items()),
             calls=self.call_options(),
             sessions=self.sessions,
             results=options_of(ResultOptions, self.results),
             **{**search, **{name: folder / Path(place).expanduser() for name, place in places.items()}},
-            **self.timeouts.given("search_wait_s", "list_wait_s", "call_grace_s", **_TIMEOUTS),
-            **self.providers.given("list_timeout_s", "request_tools", cache_s="provider_cache_s"),
+            **self.timeouts.given(find_s="find_timeout_s", **_WAITS),
+            **self.providers.given(),
         )
 
     def call_options(self) -> CallOptions:
@@ -281,8 +263,7 @@ class ToolcribTable(SurfaceOptions):
 
     def server_defaults(self) -> ServerOptions:
         """Deadlines and sizes of servers that set none."""
-        timeouts = self.timeouts.given("start_s", "list_s", "call_s", "call_max_s", "find_s")
-        options: dict[str, Any] = {f"{name.removesuffix('_s')}_timeout_s": value for name, value in timeouts.items()}
+        options = self.timeouts.given(**_TIMEOUTS)
         options |= {f"max_result_{name}": getattr(self.results, f"max_{name}") for name in ("bytes", "nodes", "blocks")}
         options["max_message_bytes"] = self.max_message_bytes
         given = {name: value for name, value in options.items() if value is not None}
@@ -292,7 +273,7 @@ class ToolcribTable(SurfaceOptions):
 def check_combinations(place: Place[ToolcribTable]) -> None:
     """Report settings that contradict each other."""
     table = place.table
-    search = SearchOptions(**table.search.given(*_RANKING))
+    search = SearchOptions(**table.search.given())
     if search.default_limit > search.max_limit:
         place.add(f"has a default_limit greater than its max_limit of {search.max_limit}", "search")
     if search.nothing_below > search.weak_below:

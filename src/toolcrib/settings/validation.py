@@ -9,13 +9,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any, Final, Generic, TypeVar, get_args
+from functools import reduce
+from operator import or_
+from types import UnionType
+from typing import Any, ClassVar, Final, Generic, TypeVar, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from toolcrib.file_values import SettingError, quoted
+from toolcrib.checks import Delay, Seconds
+from toolcrib.file_values import SettingError, Text, quoted
 from toolcrib.settings.document import FieldPath, Problems, snake
 
 M = TypeVar("M")
@@ -67,14 +71,35 @@ same rules. A key of seconds is written without the `_s` of its option.
 """
 
 
+def _in_file(kind: Any) -> Any:
+    """The type of an option where a file gives it: there, a text is not empty, and a time is above 0."""
+    if kind is str or kind == Delay:
+        return Text if kind is str else Seconds
+    return reduce(or_, map(_in_file, get_args(kind))) if get_origin(kind) in (Union, UnionType) else kind
+
+
 class Table(BaseModel):
-    """A table of the file that is not validated as a class of options. It remembers which keys the file has."""
+    """A table of the file that is not validated as a class of options. It remembers which keys the file has.
+
+    A class that says which options it `sets` has the `keys` for them, beside those it names itself.
+    """
 
     model_config = TABLE_RULES
+    options: ClassVar[Mapping[str, str]] = {}
+    """The name of the option of each key."""
+
+    def __init_subclass__(cls, *, sets: Any = None, keys: Mapping[str, str] = NO_ALIASES, **rules: Any) -> None:
+        """`sets` is a class of options, and `keys` has the names of some of them, by the key of each."""
+        super().__init_subclass__(**rules)
+        cls.options = {**cls.options, **keys}
+        kinds = {one.name: one.type for one in fields(sets)} if keys else {}
+        for key, option in keys.items():
+            cls.__annotations__[key] = _in_file(kinds[option]) | None
+            setattr(cls, key, None)
 
     def given(self, *names: str, **renamed: str) -> dict[str, Any]:
-        """The values that the file sets, of all fields or of those named; some under the names of their options."""
-        wanted = dict(zip(names, names, strict=True)) | renamed or {name: name for name in type(self).model_fields}
+        """The values that the file sets, by the names of their options; with `names` and `renamed`, only of these."""
+        wanted = dict(zip(names, names, strict=True)) | renamed or self.options
         return {option: getattr(self, name) for name, option in wanted.items() if name in self.model_fields_set}
 
 
