@@ -21,7 +21,7 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.audit import AuditEvent
 from toolcrib.middleware.options import CacheOptions, CallOptions, RateOptions
-from toolcrib.providers.base import Documents
+from toolcrib.providers.base import Documents, OnNotification
 from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeSource
 from toolcrib.types import Action, BackendKind, Caller, Context, Decision, Object, Tool, ToolResult, Unsubscribe
@@ -69,7 +69,7 @@ class Shelf:
         self.watchers[uri] = callback
         return lambda: (self.watchers.pop(uri, None), None)[1]
 
-    def subscribe_logs(self, callback: Callable[[Caller | None, Object], None]) -> Unsubscribe:
+    def subscribe_notifications(self, callback: OnNotification) -> Unsubscribe:
         return lambda: None
 
 

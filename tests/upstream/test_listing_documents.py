@@ -217,7 +217,7 @@ async def test_log_messages_of_a_server_are_logged_without_its_secrets(caplog: p
         message(["x"], "x"),
     ]
     async with server_of(library(options={"env": {"API_KEY": "s3cret!"}})) as server:
-        server.subscribe_logs(lambda caller, message: received.append((caller, message)))
+        server.subscribe_notifications(lambda caller, _, message: received.append((caller, message)))
         await call(server, "tell", notices=notices)
     assert [(one.levelname, one.getMessage()) for one in caplog.records if "logged" in one.message] == [
         ("ERROR", 'raw logged: {"key":["my ***"]}')
@@ -247,7 +247,7 @@ async def test_a_flood_of_messages_is_cut() -> None:
     received: list[Object] = []
     async with fleet_of(library(), limit_s=30) as fleet:
         server = fleet.server("raw")
-        server.subscribe_logs(lambda _, message: received.append(message))
+        server.subscribe_notifications(lambda _caller, _method, message: received.append(message))
         await call(server, "flood", lines=5000, notices=True)
     assert 20 <= len(received) < 1000
 
@@ -257,7 +257,7 @@ async def test_a_log_message_has_a_recipient_only_while_one_caller_used_the_conn
     here, there = replace(CTX, session="1"), replace(CTX, session="2")
     other = Context(caller=Caller(id="other"))
     async with server_of(library()) as server:
-        server.subscribe_logs(lambda recipient, _: received.append(recipient))
+        server.subscribe_notifications(lambda recipient, *_: received.append(recipient))
         await call(server, "tell", here, notices=[message("info", 0)])
         await call(server, "tell", there, notices=[message("info", 1)])
         await call(server, "tell", other, notices=[message("info", 2)])

@@ -133,7 +133,7 @@ async def test_no_request_gets_an_idle_connection_that_is_being_closed() -> None
 
     idle_soon = replace(FAST, session_idle_s=0.0)
     own = SessionConnections(options, idle_soon, redact, LogForwarder("s", redact), open_kept)
-    own.attach(modern=False)
+    own.attach(modern=False, extensions={})
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(own.run)
@@ -287,7 +287,7 @@ async def test_a_session_whose_server_does_not_answer_the_handshake_learns_that(
         return open_transport(replace(options, target=silence), FAST, redact)
 
     own = SessionConnections(options, FAST, redact, LogForwarder("s", redact), open_silent)
-    own.attach(modern=False)
+    own.attach(modern=False, extensions={})
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(own.run)

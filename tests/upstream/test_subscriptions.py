@@ -108,7 +108,7 @@ async def test_a_subscriber_counts_as_a_user_of_the_connection_and_its_successor
     received: list[LogAudience | None] = []
     notice = {"method": "notifications/message", "params": {"level": "info", "data": "bob's"}}
     async with server_of(raw(**OLDER)) as server:
-        server.subscribe_logs(lambda recipient, _: received.append(recipient))
+        server.subscribe_notifications(lambda recipient, *_: received.append(recipient))
         await call(server, "tell", notices=[notice])
         lost = anyio.Event()
         await server.watch_resource(OTHER, "memo://x", lambda _: lost.set())

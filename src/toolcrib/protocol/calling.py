@@ -31,7 +31,6 @@ _HANDSHAKE: Final = frozenset({"initialize", "server/discover"})
 SUBSCRIPTION_META: Final = "io.modelcontextprotocol/subscriptionId"
 _MAX_DIGITS: Final = 18
 """Of an id that this side may have written."""
-INITIALIZED: Final[Json] = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 @dataclass(slots=True)

@@ -21,13 +21,14 @@ from toolcrib.protocol.versions import (
     PROGRESS_KEY,
     PROTOCOL_VERSION_KEY,
     SERVER_INFO_KEY,
+    TASKS_EXTENSION,
     has_tasks,
     is_defined,
     is_modern,
     named_versions,
     negotiated,
 )
-from toolcrib.types import SHOW_ALL_META, Context, Object, SessionClient
+from toolcrib.types import SHOW_ALL_META, Client, Context, Object, SessionClient
 
 _EMPTY: Final[Object] = {}
 CLIENT_INFO: Final[Object] = {"name": "toolcrib", "version": VERSION}
@@ -138,6 +139,22 @@ def envelope(version: str, capabilities: Object) -> dict[str, Any]:
     }
 
 
+def extensions_in(capabilities: Object) -> dict[str, Object]:
+    """Return the extensions among the capabilities of a peer that pass through a gateway: all but tasks.
+
+    >>> extensions_in({"extensions": {"com.example/skills": {}, TASKS_EXTENSION: {}}, "tools": {}})
+    {'com.example/skills': {}}
+    """
+    declared = capabilities.get("extensions")
+    known = declared if isinstance(declared, Mapping) else {}
+    return {name: about for name, about in known.items() if name != TASKS_EXTENSION}
+
+
+def shares_extension(client: Client | None, declared: Mapping[str, Object]) -> bool:
+    """Whether the client declares one of a server's extensions, so that both may use its messages."""
+    return isinstance(client, SessionClient) and not declared.keys().isdisjoint(client.extensions)
+
+
 def discover_headers(version: str) -> dict[str, str]:
     """Return the headers of `server/discover`."""
     return {VERSION_HEADER: version, METHOD_HEADER: "server/discover"}
@@ -173,6 +190,11 @@ class ServerProfile:
         """Whether it declares a part of a feature, such as `listChanged`."""
         part = self.capabilities.get(feature)
         return isinstance(part, Mapping) and part.get(flag) is True
+
+    @property
+    def extensions(self) -> Mapping[str, Object]:
+        """The extensions that the server declares, other than tasks: that one changes what calls are answered with."""
+        return extensions_in(self.capabilities)
 
     @property
     def takes_tasks(self) -> bool:

@@ -211,9 +211,9 @@ def check_request(method: str, version: str, params: Mapping[str, Any] | None, *
 
 
 def is_valid_notification(method: str, version: str, params: Mapping[str, Any] | None) -> bool:
-    """Whether a client's notification is one that the version defines, with what it needs."""
+    """Whether a client's notification is one that the version defines, with what it needs, or that none defines."""
     if method not in client_notifications(version):
-        return False
+        return not is_defined(method)
     is_cancelled = method == "notifications/cancelled"
     shape = _CANCELLED if is_cancelled and is_modern(version) else _NOTIFICATION_SHAPES[method]
     return shape({} if params is None else params) is None

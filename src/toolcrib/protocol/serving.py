@@ -14,6 +14,7 @@ from toolcrib.protocol.failures import INVALID_PARAMS, INVALID_REQUEST, UNSUPPOR
 from toolcrib.protocol.messages import ErrorResponse, Message, Notification, Object, Request, RequestId, Response
 from toolcrib.protocol.params import read_envelope
 from toolcrib.protocol.versions import (
+    CLIENT_CAPABILITIES_KEY,
     LATEST_HANDSHAKE,
     LATEST_MODERN,
     MODERN_VERSIONS,
@@ -51,6 +52,8 @@ class NotificationReceived:
 
     notification: Notification
     version: str
+    capabilities: Object
+    """What the client declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +147,12 @@ class ServerSession:
                 return RequestCancelled(correlated(request_id))
             return None
         if self.is_modern:
-            return NotificationReceived(notification, LATEST_MODERN)
+            return NotificationReceived(notification, LATEST_MODERN, declared_in(notification.params))
         if not self.version:
             return None
         if notification.method == _INITIALIZED:
             self.is_initialized = True
-        return NotificationReceived(notification, self.version)
+        return NotificationReceived(notification, self.version, self.capabilities)
 
     def _receive_answer(self, answer: Response | ErrorResponse) -> QuestionAnswered | None:
         question = None if answer.id is None else correlated(answer.id)
@@ -218,6 +221,13 @@ class ServerSession:
             watched=set(row["watched"]),
             is_modern=False,
         )
+
+
+def declared_in(params: Object | None) -> Object:
+    """What the client of a modern version declares with a message; a notification need not say anything of it."""
+    meta = (params or {}).get("_meta")
+    declared = meta.get(CLIENT_CAPABILITIES_KEY) if isinstance(meta, Mapping) else None
+    return declared if isinstance(declared, Mapping) else {}
 
 
 def correlated(request_id: RequestId) -> RequestId:

@@ -31,6 +31,7 @@ TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 ENVELOPE_KEYS: Final = frozenset({PROTOCOL_VERSION_KEY, CLIENT_INFO_KEY, CLIENT_CAPABILITIES_KEY, LOG_LEVEL_KEY})
 """What describes the client in each request of a modern version."""
 
+LOG_MESSAGE: Final = "notifications/message"
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least severe first."""
 LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
@@ -46,6 +47,26 @@ _OLDER_REQUESTS: Final = _COMMON_REQUESTS | {
 _MODERN_REQUESTS: Final = _COMMON_REQUESTS | {"server/discover", "subscriptions/listen"}
 _TASK_REQUESTS: Final = frozenset({"tasks/get", "tasks/list", "tasks/result", "tasks/cancel"})
 _CLIENT_REQUESTS: Final = _OLDER_REQUESTS | _MODERN_REQUESTS | _TASK_REQUESTS
+_CANCELLED: Final = frozenset({"notifications/cancelled"})
+_OLDER_NOTIFICATIONS: Final = _CANCELLED | {
+    "notifications/initialized",
+    "notifications/progress",
+    "notifications/roots/list_changed",
+}
+_TASK_NOTIFICATIONS: Final = frozenset({"notifications/tasks/status"})
+_SERVER_NOTIFICATIONS: Final = frozenset(
+    {
+        "notifications/elicitation/complete",
+        LOG_MESSAGE,
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+        "notifications/subscriptions/acknowledged",
+        "notifications/tools/list_changed",
+    }
+)
+"""Those that only servers send."""
+_DEFINED: Final = _CLIENT_REQUESTS | _OLDER_NOTIFICATIONS | _TASK_NOTIFICATIONS | _SERVER_NOTIFICATIONS
 INPUT_REQUESTS: Final[Mapping[str, str]] = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",
@@ -88,21 +109,13 @@ def client_requests(version: str) -> frozenset[str]:
 def client_notifications(version: str) -> frozenset[str]:
     """Return the notifications that the version defines for clients to send."""
     if is_modern(version):
-        return frozenset({"notifications/cancelled"})
-    common = frozenset(
-        {
-            "notifications/cancelled",
-            "notifications/initialized",
-            "notifications/progress",
-            "notifications/roots/list_changed",
-        }
-    )
-    return common | {"notifications/tasks/status"} if has_tasks(version) else common
+        return _CANCELLED
+    return _OLDER_NOTIFICATIONS | _TASK_NOTIFICATIONS if has_tasks(version) else _OLDER_NOTIFICATIONS
 
 
 def is_defined(method: str) -> bool:
-    """Whether any version defines the method as a request of clients, so that no extension can."""
-    return method in _CLIENT_REQUESTS
+    """Whether any version defines the method as a request of clients or as a notification, so that no extension can."""
+    return method in _DEFINED
 
 
 def has_tasks(version: str) -> bool:

@@ -43,8 +43,9 @@ _PASSED_ON: Final = (
     "request_document",
     "extensions",
     "request_extension",
+    "notify_extension",
     "watch_resource",
-    "subscribe_logs",
+    "subscribe_notifications",
 )
 """Optional methods that an adapter takes from its object as they are."""
 _OWN_METHODS: Final = ("list_tools", "call_tool")

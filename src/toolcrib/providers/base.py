@@ -73,6 +73,8 @@ class Documents:
 
 LogAudience = tuple[Caller, str | None]
 """A caller, and the session if it is known to belong to that caller alone."""
+OnNotification = Callable[[LogAudience | None, str, Object], None]
+"""Learns of a server's notification: its audience, None if that is not a single caller, its method, and its params."""
 
 
 class Provider(ABC):
@@ -156,6 +158,9 @@ class Provider(ABC):
         """Answer a method of an extension; the whole answer is structured content."""
         raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
 
+    async def notify_extension(self, ctx: Context, method: str, params: Object) -> None:  # noqa: B027 - to override
+        """Take a client's notification of an extension."""
+
     async def request_task(self, ctx: Context, method: str, task_id: str) -> ToolResult:  # noqa: ARG002 - to override
         """Answer `tasks/get`, `tasks/cancel` or `tasks/result` for a task that a call has created, by its own id."""
         raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
@@ -164,8 +169,8 @@ class Provider(ABC):
         """Call back with its URI, on behalf of a caller, whenever that resource or one below it changed."""
         raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not report changes of resources.")
 
-    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:  # noqa: ARG002 - to override
-        """Call back with each log message and its audience; None if that is not a single caller."""
+    def subscribe_notifications(self, callback: OnNotification) -> Unsubscribe:  # noqa: ARG002 - to override
+        """Call back with each log message (`notifications/message`) and notification of an extension."""
         return do_nothing
 
     def roots_changed(self, ctx: Context) -> None:  # noqa: B027 - to override

@@ -1,4 +1,4 @@
-"""Requests of protocol extensions, such as `skills/list`: passed to a server unread, and its result back.
+"""Messages of protocol extensions, such as `skills/list`: passed on unread, and the result of a request back.
 
 A method belongs to an extension if no version of the protocol defines it. It reaches the servers that declare an
 extension which the client declares as well, in their order, until one answers it: a server that does not know the
@@ -68,31 +68,41 @@ class ExtensionRequests:
             return await source.request_extension(ctx, method, params)
 
         failure: ToolcribError | None = None
-        for backend, tool in self._able(ctx, method, params):
+        for backend in self._able(ctx, method, params):
             try:
-                result = await self._call(ctx, tool, (backend,), ask, dict(params))
+                result = await self._call(ctx, _tool(backend, method), (backend,), ask, dict(params))
             except ToolcribError as error:
                 is_unknown = isinstance(error, UpstreamError) and error.rpc_code == METHOD_NOT_FOUND
                 if not is_unknown and not implies_not_run(error):
                     raise
                 failure = failure or (None if is_unknown else error)
             else:
-                return self._without_hidden(ctx.caller, tool.namespace, result)
+                return self._without_hidden(ctx.caller, backend_namespace(backend), result)
         if failure is not None:
             raise failure
         return None
 
-    def _able(self, ctx: Context, method: str, params: Object) -> Iterator[tuple[Backend, Tool]]:
-        """The servers that may be sent a message of an extension, each with what the policy sees of it."""
-        for backend in self._backends():
-            tool = Tool(name=method, namespace=backend_namespace(backend), tags=(_TAG,), visibility=Visibility.HIDDEN)
-            if _share_extension(ctx, backend) and not self._is_hidden(ctx, tool, params.get("uri")):
-                yield backend, tool
+    async def notify(self, ctx: Context, method: str, params: Object) -> None:
+        """Pass a client's notification to every server that may be sent it. One that needs approval is not sent: a
+        notification has no answer that could ask for it.
+        """
+        for backend in self._able(ctx, method, params):
+            if decide(self._policy, ctx.caller, _tool(backend, method), Action.CALL) is Decision.ALLOW:
+                await backend.provider.notify_extension(ctx, method, params)
 
-    def _is_hidden(self, ctx: Context, tool: Tool, uri: object) -> bool:
-        if decide(self._policy, ctx.caller, tool, Action.CALL) is Decision.HIDE:
-            return True
-        return isinstance(uri, str) and self._router.is_hidden(ctx.caller, tool.namespace, uri)
+    def may_pass(self, caller: Caller, extensions: Object, backend: Backend, method: str, params: Object) -> bool:
+        """Whether a message may pass between a server and a client of the caller that declares these extensions."""
+        if extensions.keys().isdisjoint(backend.provider.extensions()):
+            return False
+        if decide(self._policy, caller, _tool(backend, method), Action.CALL) is Decision.HIDE:
+            return False
+        uri = params.get("uri")
+        return not isinstance(uri, str) or not self._router.is_hidden(caller, backend_namespace(backend), uri)
+
+    def _able(self, ctx: Context, method: str, params: Object) -> Iterator[Backend]:
+        """The servers that may be sent a message of the client."""
+        extensions = ctx.client.extensions if isinstance(ctx.client, SessionClient) else {}
+        return (one for one in self._backends() if self.may_pass(ctx.caller, extensions, one, method, params))
 
     def _without_hidden(self, caller: Caller, namespace: str, result: ToolResult) -> ToolResult:
         """The result without entries of its lists whose URIs the policy hides."""
@@ -110,7 +120,6 @@ class ExtensionRequests:
         return replace(result, structured=shown)
 
 
-def _share_extension(ctx: Context, backend: Backend) -> bool:
-    """Whether the client and the server declare the same extension, so that both may use its methods."""
-    declared = ctx.client.extensions if isinstance(ctx.client, SessionClient) else {}
-    return not declared.keys().isdisjoint(backend.provider.extensions())
+def _tool(backend: Backend, method: str) -> Tool:
+    """What a policy sees of a message of an extension."""
+    return Tool(name=method, namespace=backend_namespace(backend), tags=(_TAG,), visibility=Visibility.HIDDEN)

@@ -20,6 +20,7 @@ from toolcrib.gateway.provider_state import provider_statuses
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.middleware.pipeline import CallPipeline
+from toolcrib.protocol.versions import is_defined
 from toolcrib.providers.base import Backend, LogAudience, Provider, do_nothing
 from toolcrib.resources.extensions import Ask, ExtensionRequests
 from toolcrib.resources.listing import (
@@ -84,7 +85,7 @@ class ResourceManager:
         self.subscribed_uris = SubscribedUris(state)
         self._listed: weakref.WeakSet[object] = weakref.WeakSet()
         self._attached: weakref.WeakSet[object] = weakref.WeakSet()
-        self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}
+        self._listeners: dict[object, tuple[Context, Object, Callable[[str, Object], None]]] = {}
         self._follows_sources = False
         self.extensions = ExtensionRequests(
             refresher.backends, policy, self._router, self._call_pipeline, self._may_see_server
@@ -321,27 +322,33 @@ class ResourceManager:
         """A tool's result, which has `URI_BLOCKS`, with URIs by which the caller can read the resources in it."""
         return await self._router.rewrite_result(ctx, namespace, result)
 
-    def subscribe_logs(self, ctx: Context, callback: Callable[[Object], None]) -> Unsubscribe:
-        """Call back with log messages that servers send for this caller alone, from servers that the caller may see."""
+    def subscribe_notifications(
+        self, ctx: Context, extensions: Object, callback: Callable[[str, Object], None]
+    ) -> Unsubscribe:
+        """Call back with what servers send for this caller alone, from servers that the caller may see: the method and
+        params of log messages, and of notifications of these extensions.
+        """
         key = object()
         if not self._follows_sources:
             self._follows_sources = True
-            self._refresher.subscribe(self._attach_log_listeners)
-        self._listeners[key] = (ctx, callback)
-        self._attach_log_listeners()
+            self._refresher.subscribe(self._attach_listeners)
+        self._listeners[key] = (ctx, extensions, callback)
+        self._attach_listeners()
         return lambda: (self._listeners.pop(key, None), None)[1]
 
-    def _attach_log_listeners(self) -> None:
+    def _attach_listeners(self) -> None:
         """Listen to servers that were added since the last time."""
         for backend, _ in self._collections.sources():
             if backend.provider not in self._attached:
                 self._attached.add(backend.provider)
-                backend.provider.subscribe_logs(partial(self._forward_log, backend))
+                backend.provider.subscribe_notifications(partial(self._forward, backend))
 
-    def _forward_log(self, backend: Backend, audience: LogAudience | None, message: Object) -> None:
-        for ctx, callback in tuple(self._listeners.values()):
-            if audience is not None and _is_addressee(ctx, audience) and self._may_see_server(ctx.caller, backend):
-                callback(message)
+    def _forward(self, backend: Backend, audience: LogAudience | None, method: str, params: Object) -> None:
+        for ctx, extensions, callback in tuple(self._listeners.values()):
+            if audience is None or not _is_addressee(ctx, audience) or not self._may_see_server(ctx.caller, backend):
+                continue
+            if is_defined(method) or self.extensions.may_pass(ctx.caller, extensions, backend, method, params):
+                callback(method, params)
 
     async def _request(
         self, ctx: Context, tool: Tool, backends: Sequence[Backend], method: str, params: dict[str, Any]

@@ -22,8 +22,10 @@ from toolcrib.protocol.versions import (
     INPUT_REQUESTS,
     LOG_LEVEL_KEY,
     LOG_LEVELS,
+    LOG_MESSAGE,
     PROGRESS_KEY,
     RESERVED_META,
+    is_defined,
 )
 from toolcrib.providers.request_scope import apply_scope
 from toolcrib.server.exchange import Exchange
@@ -217,10 +219,10 @@ class RequestClient(SessionClient):
 
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification that belongs to the request: before its response, or on the session's own stream."""
-        if method == "notifications/message":
+        if method == LOG_MESSAGE:
             if not is_severe_enough(params.get("level"), wanted_level(self._exchange)):
                 return
-        elif self.is_modern:
+        elif self.is_modern and is_defined(method):
             return  # the version has no others on the stream of a response
         await self._exchange.channel.notify(method, params)
 

@@ -161,7 +161,7 @@ class DuplexConnection:
         )
 
     async def _notified(self, received: NotificationReceived, sender: Sender) -> None:
-        exchange = self._exchange(received.notification, received.version, self.session.capabilities, sender)
+        exchange = self._exchange(received.notification, received.version, received.capabilities, sender)
         if self.session.is_initialized:
             self._ready.set()
         await self._engine.notified(exchange)

@@ -22,7 +22,7 @@ from toolcrib.protocol.messages import encode_error, encode_response
 from toolcrib.protocol.negotiation import TASKS_CAPABILITY
 from toolcrib.protocol.params import check_request, is_valid_notification
 from toolcrib.protocol.serving import ServerSession
-from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_INFO_KEY, has_tasks, is_modern
+from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_INFO_KEY, has_tasks, is_defined, is_modern
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import detach, rpc_error, to_context
 from toolcrib.server.exchange import Exchange
@@ -154,11 +154,14 @@ class Engine:
 
     async def notified(self, exchange: Exchange) -> None:
         """Act upon a notification of a client. Never raises, but for cancellation."""
+        forward = _FORWARDED.get(exchange.method) if is_defined(exchange.method) else DocumentMethods.extension_notified
         if not is_valid_notification(exchange.method, exchange.version, exchange.params):
             logger.info("ignored a notification that is not valid in version %s", exchange.version)
-        elif exchange.method == "notifications/roots/list_changed":
+        elif forward is not None:
             try:
-                await isolate(partial(self._documents.roots_changed, exchange))
+                await isolate(partial(forward, self._documents, exchange))
+            except ToolcribError as error:
+                logger.info("a notification of a client was not forwarded: %s", error.message)
             except Exception:
                 logger.exception("cannot forward a notification of a client")
 
@@ -264,6 +267,10 @@ class Engine:
         except Exception:
             logger.exception("cannot build the instructions for a client")
             return ""
+
+
+_FORWARDED: Final = {"notifications/roots/list_changed": DocumentMethods.roots_changed}
+"""What forwards the notifications of clients that servers are to learn of."""
 
 
 async def _ping(_: Exchange) -> dict[str, Any]:

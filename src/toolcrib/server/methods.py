@@ -320,6 +320,13 @@ class DocumentMethods:
             return result_to_wire(with_replica(exchange, result), exchange.version)
         return dict(result.structured)
 
+    async def extension_notified(self, exchange: Exchange) -> None:
+        """A notification that no version defines: forward it to the servers that declare its extension."""
+        ctx = to_context(exchange)
+        params = {key: value for key, value in exchange.params.items() if key != "_meta"}
+        async with self._gateway.admission.admitted(ctx, exchange.method):
+            await self._resources.extensions.notify(ctx, exchange.method, params)
+
     async def roots_changed(self, exchange: Exchange) -> None:
         """`notifications/roots/list_changed`: forward it to the servers that the session uses."""
         self._resources.roots_changed(replace(detach(to_context(exchange)), client=RequestClient(exchange)))

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
@@ -254,9 +254,9 @@ class NotificationQueue:
         """Queue one notification for the resource, however often it changes before that is sent."""
         self._put(uri, "notifications/resources/updated", {"uri": uri})
 
-    def log_message(self, message: dict[str, Any]) -> None:
-        """Queue a log message. A full queue drops its oldest notification."""
-        self._put(next(self._numbers), "notifications/message", message)
+    def add(self, method: str, params: Mapping[str, Any]) -> None:
+        """Queue a log message, or a notification of an extension. A full queue drops its oldest notification."""
+        self._put(next(self._numbers), method, dict(params))
 
     def task_status(self, task: dict[str, Any]) -> None:
         """Queue the status of a task; it replaces an earlier one that was not sent yet."""

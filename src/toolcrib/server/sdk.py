@@ -22,8 +22,8 @@ from starlette.requests import Request as HttpRequest
 from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
 from toolcrib.protocol.messages import RawJson
 from toolcrib.protocol.params import check_request
-from toolcrib.protocol.serving import ServerSession
-from toolcrib.protocol.versions import PROGRESS_KEY, is_modern
+from toolcrib.protocol.serving import ServerSession, declared_in
+from toolcrib.protocol.versions import PROGRESS_KEY, is_defined, is_modern
 from toolcrib.server.context import as_rpc_errors
 from toolcrib.server.duplex import local_name
 from toolcrib.server.engine import Engine
@@ -128,8 +128,14 @@ class _Adapter:
         """Middleware: answer without the SDK's models, which leave out of a result what they do not know."""
         if ctx.method == "initialize":
             return await self._open_session(ctx, call_next)
+        is_foreign, is_open = not is_defined(ctx.method), _is_open(ctx)
+        if ctx.request_id is None:
+            if is_foreign and is_open:
+                await self._engine.notified(exchange_of(ctx, ctx.lifespan_context))
+            return await call_next(ctx)
         entry = server.get_request_handler(ctx.method)
-        if ctx.request_id is None or entry is None or entry.handler != self.answer or not _is_open(ctx):
+        is_ours = is_foreign if entry is None else entry.handler == self.answer
+        if not is_ours or not is_open:
             return await call_next(ctx)
         return await answered(self._engine, exchange_of(ctx, ctx.lifespan_context), check=True)
 
@@ -192,7 +198,7 @@ def exchange_of(ctx: SdkContext, connection: SdkConnection | None) -> Exchange:
     is_known = http is None and connection is not None
     if http is None and is_modern(ctx.protocol_version) and ctx.request_id is not None:
         params["_meta"] = {PROGRESS_KEY: _CALLBACK_TOKEN, **(params.get("_meta") or {})}
-    declared = ctx.session.client_capabilities
+    declared = None if is_modern(ctx.protocol_version) else ctx.session.client_capabilities
     name = head.headers.get(SESSION_HEADER)
     return Exchange(
         method=ctx.method,
@@ -202,7 +208,9 @@ def exchange_of(ctx: SdkContext, connection: SdkConnection | None) -> Exchange:
         caller=request_caller(None if http is None else http.scope),
         session_id=cast("SdkConnection", connection).name if is_known else name,
         session=connection.session if is_known and connection is not None else None,
-        capabilities={} if declared is None else declared.model_dump(by_alias=True, mode="json", exclude_none=True),
+        capabilities=declared_in(params)
+        if declared is None
+        else declared.model_dump(by_alias=True, mode="json", exclude_none=True),
         head=head,
         channel=_SdkChannel(ctx),
     )

@@ -17,7 +17,9 @@ from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.protocol.failures import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from toolcrib.protocol.negotiation import extensions_in
 from toolcrib.protocol.serving import ServerSession
+from toolcrib.protocol.versions import LOG_MESSAGE
 from toolcrib.server.context import detach, is_severe_enough, to_context, wanted_level
 from toolcrib.server.exchange import Exchange
 from toolcrib.server.methods import Method
@@ -56,21 +58,22 @@ class _LiveSession:
         """The open ways to the client, the latest last."""
         self.watched: dict[str, Unsubscribe] = {}
         """By resource URI."""
-        self.end_logs: Unsubscribe | None = None
+        self.end_following: Unsubscribe | None = None
+        """Ends what servers send of their own: log messages, and notifications of extensions."""
 
     async def _send(self, method: str, params: dict[str, Any]) -> None:
         if self.streams:
             await self.streams[-1](method, params)
 
-    def forward_log(self, message: Object) -> None:
-        """Forward a log message of a server, if the session wants its level."""
-        if is_severe_enough(message["level"], self.session.log_level):
-            self.queue.log_message(dict(message))
+    def forward(self, method: str, params: Object) -> None:
+        """Forward what a server sends of its own; a log message only if the session wants its level."""
+        if method != LOG_MESSAGE or is_severe_enough(params["level"], self.session.log_level):
+            self.queue.add(method, params)
 
     def close(self) -> None:
         """Run nothing more."""
         self.queue.close()
-        for unsubscribe in (*self.watched.values(), self.end_logs):
+        for unsubscribe in (*self.watched.values(), self.end_following):
             if unsubscribe is not None:
                 unsubscribe()
 
@@ -116,8 +119,8 @@ class SubscriptionMethods:
         try:
             with ExitStack() as stack:
                 self._changes.start_task(partial(self._watch_again, live, ctx))
-                if session.log_level is not None:
-                    self._forward_logs(live, ctx)
+                if session.log_level is not None or extensions_in(session.capabilities):
+                    self._follow_servers(live, ctx)
                 try:
                     await isolate(partial(self._follow_lists, stack, ctx, send, ready))
                 except Exception:
@@ -219,12 +222,13 @@ class SubscriptionMethods:
         session = _session_of(exchange)
         session.log_level = exchange.params["level"]
         if (live := self._live.get(session.id)) is not None:
-            self._forward_logs(live, detach(to_context(exchange)))
+            self._follow_servers(live, detach(to_context(exchange)))
         return {}
 
-    def _forward_logs(self, live: _LiveSession, ctx: Context) -> None:
-        if live.end_logs is None:
-            live.end_logs = self._resources.subscribe_logs(ctx, live.forward_log)
+    def _follow_servers(self, live: _LiveSession, ctx: Context) -> None:
+        if live.end_following is None:
+            extensions = extensions_in(live.session.capabilities)
+            live.end_following = self._resources.subscribe_notifications(ctx, extensions, live.forward)
 
     # -- requests of 2026-07-28 ----------------------------------------------------------------------------------------
 
@@ -233,11 +237,11 @@ class SubscriptionMethods:
         level = wanted_level(exchange)
         queue = NotificationQueue(exchange.channel.notify)
 
-        def forward(message: Object) -> None:
-            if is_severe_enough(message["level"], level):
-                queue.log_message(dict(message))
+        def forward(method: str, params: Object) -> None:
+            if is_severe_enough(params["level"], level):
+                queue.add(method, params)
 
-        unsubscribe = self._resources.subscribe_logs(detach(to_context(exchange)), forward)
+        unsubscribe = self._resources.subscribe_notifications(detach(to_context(exchange)), {}, forward)
         try:
             return await _with_queue(queue, work)
         finally:

@@ -15,7 +15,6 @@ import anyio.abc
 
 from toolcrib.errors import InvalidArguments
 from toolcrib.protocol.calling import (
-    INITIALIZED,
     Cancelled,
     ClientSession,
     Event,
@@ -26,8 +25,8 @@ from toolcrib.protocol.calling import (
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind, RpcError
 from toolcrib.protocol.headers import HeaderMap
 from toolcrib.protocol.messages import Notification, Request, RequestId
-from toolcrib.protocol.negotiation import Handshake, ServerProfile
-from toolcrib.protocol.versions import INPUT_REQUESTS, LOG_LEVEL_KEY, RELATED_TASK_KEY
+from toolcrib.protocol.negotiation import Handshake, ServerProfile, shares_extension
+from toolcrib.protocol.versions import INPUT_REQUESTS, LOG_LEVEL_KEY, LOG_MESSAGE, RELATED_TASK_KEY, is_defined
 from toolcrib.sanitize import MAX_ERROR, MAX_INSTRUCTIONS, MAX_NAME, one_line
 from toolcrib.tracing import TRACING
 from toolcrib.types import Client, Context, Object, ServerInfo, SessionClient
@@ -48,8 +47,7 @@ _MAX_QUESTIONS: Final = 256
 """Questions of one server that are answered at the same time."""
 _LIST_CHANGED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
 _CHANGING: Final = ("tools", "prompts", "resources")
-_CLIENT_NOTIFICATIONS: Final = frozenset({"notifications/message", "notifications/elicitation/complete"})
-"""Notifications of a server that concern the client of a request, not the connection."""
+_CLIENT_NOTIFICATIONS: Final = frozenset({LOG_MESSAGE, "notifications/elicitation/complete"})
 
 Ask = Callable[[], Awaitable[Object]]
 """Finds the answer to a question of a server. Raises `RpcError`."""
@@ -184,8 +182,9 @@ class Connection:
         self.protocol = self._session.protocol
         is_sorted = self.transport.has_response_streams or self.messages.users == "all"
         self._names_requests = self.protocol.modern and is_sorted
+        self.messages.extensions = self.profile.extensions
         if not self.protocol.modern:
-            await self.transport.post(INITIALIZED, self.protocol.headers("notifications/initialized"))
+            await self._post("notifications/initialized")
 
     async def _step(self, request: OutgoingRequest, timeout_s: float) -> Object | ExchangeError:
         try:
@@ -245,7 +244,7 @@ class Connection:
         """
         ctx, method = request.ctx, request.method
         client, params = ctx.client, self.protocol.params(ctx, request.params, method)
-        if client is None or (self._names_requests and not _may_reach(client, ctx)):
+        if client is None or (self._names_requests and not self._may_reach(client, ctx)):
             on_message = self._receive_unclaimed if client is None else self._receive_unheard
             raw = await self._send(method, params, request.header_map, on_message)
             return await self._task_result(request, raw, None) if "task" in params else raw
@@ -256,6 +255,7 @@ class Connection:
             wants_logs=self.protocol.modern and LOG_LEVEL_KEY in ctx.meta,
             limit=request.limit,
             task="" if ctx.task is None else ctx.task.id,
+            extensions=self.messages.extensions,
         )
         if request.open_call is not None:
             running.ask, request.open_call.on_client = request.open_call.ask, running.replace_client
@@ -266,6 +266,17 @@ class Connection:
         finally:
             self.messages.untrack(running)
             await running.close()
+
+    def _may_reach(self, client: Client, ctx: Context) -> bool:
+        """Whether a server of a newer version may have something for a client before the result."""
+        if not isinstance(client, SessionClient) or not client.is_modern:
+            return True
+        extensions = self.messages.extensions
+        return (
+            client.wants_progress
+            or LOG_LEVEL_KEY in ctx.meta
+            or bool(extensions and shares_extension(client, extensions))
+        )
 
     async def _task_result(
         self, request: CallerRequest, created: dict[str, Any], running: UpstreamExchange | None
@@ -303,9 +314,16 @@ class Connection:
 
     async def notify_roots_changed(self) -> None:
         """Notify a server of an older version that its client's roots changed."""
-        method = "notifications/roots/list_changed"
         with suppress(ExchangeError):
-            await self.transport.post({"jsonrpc": "2.0", "method": method}, self.protocol.headers(method))
+            await self._post("notifications/roots/list_changed")
+
+    async def notify(self, ctx: Context, method: str, params: Object) -> None:
+        """Send a caller's notification. Raises `ExchangeError`."""
+        await self._post(method, self.protocol.params(ctx, params, method))
+
+    async def _post(self, method: str, params: Object = _EMPTY) -> None:
+        message = {"jsonrpc": "2.0", "method": method, **({"params": dict(params)} if params else {})}
+        await self.transport.post(message, self.protocol.headers(method, params))
 
     async def _send(
         self,
@@ -411,7 +429,7 @@ class Connection:
                 self._start_answer(event, partial(running.answer, event.method, event.params or {}), running)
             case Progress() if self._reporting.get(event.request_id) is running:
                 await running.progress(event.done, event.total, event.message)
-            case Notification(method, params) if method in _CLIENT_NOTIFICATIONS:
+            case Notification(method, params) if _concerns_client(method):
                 await running.notify(method, params or {})
             case _:
                 self._note(event)
@@ -432,7 +450,7 @@ class Connection:
                 self._start_answer(event, partial(_refused, event.method))
             case Notification("notifications/message", params):
                 self.messages.logs.accept(params or {})
-            case Notification(method) if method in _CLIENT_NOTIFICATIONS:
+            case Notification(method) if _concerns_client(method):
                 pass
             case _:
                 self._note(event)
@@ -448,7 +466,7 @@ class Connection:
                 uri = (params or {}).get("uri")
                 if isinstance(uri, str) and self.on_resource_updated is not None:
                     self.on_resource_updated(uri)
-            case Notification(method, params) if method in _CLIENT_NOTIFICATIONS or method == TASK_STATUS:
+            case Notification(method, params) if _concerns_client(method) or method == TASK_STATUS:
                 self.messages.notify(method, params or {})
             case Subscribed(request_id, agreed) if request_id in self._subscriptions:
                 self._subscriptions[request_id].confirm(agreed)
@@ -555,6 +573,14 @@ class Connection:
         subscription.end(failure)
 
 
+def _concerns_client(method: str) -> bool:
+    """Whether a notification of a server is for the client of a request, and not about the connection.
+
+    Those that no version defines are, too: they belong to an extension.
+    """
+    return method in _CLIENT_NOTIFICATIONS or not is_defined(method)
+
+
 async def _outcome_of(question: Request, ask: Ask | None) -> Object | RpcError:
     if question.method == "ping":
         return {}
@@ -568,13 +594,6 @@ async def _outcome_of(question: Request, ask: Ask | None) -> Object | RpcError:
 
 async def _refused(method: str) -> Object:
     return refuse(method)
-
-
-def _may_reach(client: Client, ctx: Context) -> bool:
-    """Whether a server of a newer version may have something for a client before the result."""
-    if not isinstance(client, SessionClient) or not client.is_modern:
-        return True
-    return client.wants_progress or LOG_LEVEL_KEY in ctx.meta
 
 
 def _not_json() -> InvalidArguments:

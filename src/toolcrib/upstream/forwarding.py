@@ -18,8 +18,9 @@ import anyio
 from pydantic_core import to_json
 
 from toolcrib.protocol.failures import INTERNAL_ERROR, INVALID_REQUEST, ExchangeError, RpcError
-from toolcrib.protocol.versions import INPUT_REQUESTS, RELATED_TASK_KEY
-from toolcrib.providers.base import LogAudience
+from toolcrib.protocol.negotiation import shares_extension
+from toolcrib.protocol.versions import INPUT_REQUESTS, LOG_MESSAGE, RELATED_TASK_KEY, is_defined
+from toolcrib.providers.base import LogAudience, OnNotification
 from toolcrib.sanitize import MAX_ERROR, MAX_NAME, one_line, paragraphs
 from toolcrib.types import Client, Context, Object, SessionClient, TaskRequest, Unsubscribe
 from toolcrib.upstream.deadlines import Deadline, paused
@@ -59,6 +60,7 @@ _MAX_EARLY: Final = 16
 _MAX_TASK_S: Final = 3600.0
 """How long a connection without requests is kept for its tasks."""
 TASK_STATUS: Final = "notifications/tasks/status"
+_NO_EXTENSIONS: Final[Mapping[str, Object]] = {}
 _FLUSH_S: Final = 1.0
 """How long a response waits for the notifications that came before it."""
 _REFUSALS: Final = {
@@ -80,11 +82,11 @@ class LogForwarder:
         self.name = name
         self.redact = redact
         self._clock = clock
-        self._listeners: dict[object, Callable[[LogAudience | None, Object], None]] = {}
+        self._listeners: dict[object, OnNotification] = {}
         self._second, self._count = 0, 0
 
-    def subscribe(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
-        """Call back with the recipient and the message, for each message that belongs to no running request."""
+    def subscribe(self, callback: OnNotification) -> Unsubscribe:
+        """Call back with the recipient, method and params of each notification that belongs to no running request."""
         place = object()
         self._listeners[place] = callback
         return lambda: (self._listeners.pop(place, None), None)[1]
@@ -101,14 +103,14 @@ class LogForwarder:
         name = f"{self.name}.{own}" if isinstance(own, str) and own else self.name
         return {"level": level, "logger": one_line(name, MAX_NAME, self.redact.values), "data": data}
 
-    def publish(self, recipient: LogAudience | None, message: Object) -> None:
-        """Pass a message to the subscribers."""
+    def publish(self, recipient: LogAudience | None, method: str, params: Object) -> None:
+        """Pass a notification to the subscribers."""
         for callback in tuple(self._listeners.values()):
             try:
-                callback(recipient, message)
+                callback(recipient, method, params)
             except Exception:
                 # Third-party code must not end the server's connection.
-                logger.exception("a log subscriber of %s raised", self.name)
+                logger.exception("a subscriber of %s raised", self.name)
 
     def _has_room(self) -> bool:
         second = int(self._clock())
@@ -174,10 +176,11 @@ class UpstreamExchange:
         wants_logs: bool = False,
         limit: Deadline | None = None,
         task: str = "",
+        extensions: Mapping[str, Object] = _NO_EXTENSIONS,
     ) -> None:
         """`may_ask` is whether the server may ask the client, `wants_logs` whether the request itself asks for log
         messages, as of 2026-07-28; `limit` does not run while the client answers. `task` is the client's id of the task
-        that the request is about.
+        that the request is about, and `extensions` are those that the server declares.
         """
         self.wants_logs = wants_logs
         self._client = client
@@ -185,6 +188,7 @@ class UpstreamExchange:
         self._may_ask = may_ask
         self._limit = limit
         self._task_id = task
+        self._extensions = extensions
         self.ask: AskFn | None = None
         """Asks the client in place of its own methods."""
         self._waiting: deque[Callable[[], Awaitable[None]]] = deque(maxlen=_MAX_QUEUED)
@@ -232,9 +236,14 @@ class UpstreamExchange:
         await self._send(lambda: self._client.progress(progress, total, said))
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Forward a notification, after what came before it; a log message is also written to our log."""
+        """Forward a notification, after what came before it; a log message is also written to our log.
+
+        One that no version defines is forwarded if the client declares an extension of the server.
+        """
         client = self._client
-        found = self._logs.accept(params) if method == "notifications/message" else dict(params)
+        if not is_defined(method) and not shares_extension(client, self._extensions):
+            return
+        found = self._logs.accept(params) if method == LOG_MESSAGE else dict(params)
         if found is not None and isinstance(client, SessionClient):
             await self._send(lambda: client.notify(method, found))
 
@@ -314,6 +323,8 @@ class ServerMessages:
         self.logs = logs
         self.users = users
         self.may_ask = may_ask
+        self.extensions: Mapping[str, Object] = _NO_EXTENSIONS
+        """Those that the server declares, once it is connected."""
         self.roots_client: SessionClient | None = None
         """Asked for roots while no request is running: the client of the session, if it may be asked then."""
         self._users: dict[tuple[str | None, str | None, str], LogAudience] = {}
@@ -368,6 +379,10 @@ class ServerMessages:
         candidates = [request for request in self._running if request.wants_logs]
         return candidates[0] if len(candidates) == 1 else None
 
+    def _only_request(self) -> UpstreamExchange | None:
+        """The only running request, while a single caller has used the connection."""
+        return next(iter(self._running)) if len(self._running) == 1 and self.recipient is not None else None
+
     def follow_task(self, task: Object, request: TaskRequest) -> None:
         """Report the status of a task that the server has created."""
         ttl, task_id = task.get("ttl"), task["taskId"]
@@ -399,13 +414,18 @@ class ServerMessages:
         if method == TASK_STATUS:
             self._report_task(params)
             return
-        request = self._logged_for() if self.users == "all" else self._addressee()
+        if self.users != "all":
+            request = self._addressee()
+        else:
+            request = self._logged_for() if is_defined(method) else self._only_request()
         if request is not None and self.start_soon is not None:
             self.start_soon(request.notify, method, params)
-        elif method == "notifications/message":
+        elif method == LOG_MESSAGE:
             message = self.logs.accept(params)
             if message is not None:
-                self.logs.publish(self.recipient, message)
+                self.logs.publish(self.recipient, method, message)
+        elif not is_defined(method):
+            self.logs.publish(self.recipient, method, params)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request of the server through the request that it belongs to, if that is certain.

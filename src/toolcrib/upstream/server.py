@@ -26,8 +26,7 @@ from toolcrib.errors import (
 )
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.protocol.headers import HeaderMap
-from toolcrib.protocol.versions import TASKS_EXTENSION
-from toolcrib.providers.base import Documents, LogAudience
+from toolcrib.providers.base import Documents, OnNotification
 from toolcrib.types import (
     Client,
     Context,
@@ -62,6 +61,8 @@ _MAX_ERROR_DATA_BYTES: Final = 8192
 """Larger `data` of a server's error is not passed on."""
 LOGIN_KEY: Final = "toolcrib_login"
 """The key of the question among a result's input requests, and of its answer."""
+_NOTIFY_TIMEOUT_S: Final = 1.0
+"""How long a server may take to accept a notification, in seconds: the client's next message waits for it."""
 LOGIN_WAIT_S: Final = 50.0
 """How long a call waits for a login once the user has agreed to open its page."""
 _STATE: Final = "toolcrib-login"
@@ -414,16 +415,27 @@ class UpstreamServer(RemoteServer):
         return self._read(partial(read_document, method), await self._request(ctx, method, params))
 
     def extensions(self) -> Mapping[str, Object]:
-        """Return the extensions that it declared when it was connected, other than tasks: no client of it gets one."""
-        connection = self._supervisor.connection
-        declared = {} if connection is None else connection.profile.capabilities.get("extensions")
-        if not isinstance(declared, Mapping):
-            return {}
-        return {name: about for name, about in declared.items() if name != TASKS_EXTENSION}
+        """Return the extensions that it declared last, other than tasks: no client of it gets one."""
+        return self._supervisor.sessions.extensions
 
     async def request_extension(self, ctx: Context, method: str, params: Object) -> ToolResult:
         """Return the whole result of a method that no version defines, unread. Raises as `call_tool` does."""
         return ToolResult(structured=await self._request(ctx, method, params))
+
+    async def notify_extension(self, ctx: Context, method: str, params: Object) -> None:
+        """Send a notification that no version defines, unread; it is dropped if the server does not take it at once."""
+        with anyio.move_on_after(_NOTIFY_TIMEOUT_S) as limit:
+            try:
+                await self._supervisor.declare_client(ctx)
+                lease = await self._lease(ctx)
+                try:
+                    await lease.connection.notify(ctx, method, params)
+                finally:
+                    lease.release()
+            except (ExchangeError, ExecutionFailed) as error:
+                logger.info("%s was not sent %s: %s", self.name, method, error)
+        if limit.cancelled_caught:
+            logger.info("%s did not take %s within %g s", self.name, method, _NOTIFY_TIMEOUT_S)
 
     async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call back with the URI whenever the resource, or one below it, changed.
@@ -440,8 +452,8 @@ class UpstreamServer(RemoteServer):
         except ExchangeError as error:
             raise self._caller_error(error) from error
 
-    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
-        """Call back with each log message and its recipient, if that is certain."""
+    def subscribe_notifications(self, callback: OnNotification) -> Unsubscribe:
+        """Call back with each log message, and notification of an extension, that belongs to no running request."""
         return self._supervisor.logs.subscribe(callback)
 
     def roots_changed(self, ctx: Context) -> None:

@@ -6,7 +6,7 @@ client questions, needs a connection for each session; which requests get one, `
 
 import logging
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
@@ -16,7 +16,7 @@ import anyio.abc
 from pydantic_core import to_json
 
 from toolcrib.protocol.failures import INVALID_REQUEST, ExchangeError, FailureKind, RpcError, is_login_needed
-from toolcrib.protocol.negotiation import Handshake
+from toolcrib.protocol.negotiation import Handshake, extensions_in, shares_extension
 from toolcrib.protocol.versions import INPUT_REQUESTS
 from toolcrib.types import Caller, Client, Context, Object, SessionClient
 from toolcrib.upstream.connection import Connection, open_connection
@@ -77,9 +77,18 @@ def shared_capabilities(options: ServerOptions) -> Object:
     return _SHARED_CAPABILITIES if options.asks else {}
 
 
-def asked_capabilities(declared: Object) -> Object:
+def asked_capabilities(client: Client | None) -> Object:
     """Return those of a client's capabilities by which a server of an older version can ask it something."""
+    declared: Object = {}
+    if client is not None:
+        declared = client.declared if isinstance(client, SessionClient) else client.capabilities
     return {name: declared[name] for name in INPUT_REQUESTS.values() if name in declared}
+
+
+def passed_capabilities(client: Client | None, *, asks: bool = True) -> Object:
+    """Return the capabilities that a server of an older version learns of: those and, of extensions, all but tasks."""
+    extensions = extensions_in({"extensions": client.extensions}) if isinstance(client, SessionClient) else {}
+    return {**(asked_capabilities(client) if asks else {}), **({"extensions": extensions} if extensions else {})}
 
 
 class SessionUnavailable(Exception):
@@ -154,6 +163,8 @@ class SessionConnections:
         self._group: anyio.abc.TaskGroup | None = None
         self._entries: dict[Hashable, _SessionConnection] = {}
         self._modern = self.are_independent
+        self.extensions: Mapping[str, Object] = {}
+        """What the server declared when the shared connection was opened last."""
         self._fails_until = 0.0
         self.rule = session_rule(options, modern=False) if self.are_independent else SessionRule("")
 
@@ -162,9 +173,9 @@ class SessionConnections:
         """Whether each caller's connection can be opened while there is no shared one: it has tokens of its own."""
         return self._options.auth is not None and self._options.auth.for_each_caller
 
-    def attach(self, *, modern: bool) -> None:
-        """Take over what the shared connection speaks."""
-        self._modern = modern
+    def attach(self, *, modern: bool, extensions: Mapping[str, Object]) -> None:
+        """Take over what the shared connection speaks, and the extensions that the server declares on it."""
+        self._modern, self.extensions = modern, extensions
         self._fails_until = 0.0
         self.rule = session_rule(self._options, modern=modern)
 
@@ -198,7 +209,7 @@ class SessionConnections:
         if has_failed or client is None or not isinstance(client, SessionClient):
             return False
         if self.rule.sessions == "asking":
-            return bool(asked_capabilities(client.declared))
+            return bool(asked_capabilities(client)) or shares_extension(client, self.extensions)
         return self.rule.sessions == "older" and not client.is_modern and connection_key(ctx) is not None
 
     @property
@@ -212,6 +223,7 @@ class SessionConnections:
         """Give the request its connection, opened if there is none. Raises `SessionUnavailable`."""
         entry = self._find(ctx)
         entry.users += 1
+        entry.messages.record_caller(ctx)
         try:
             connection = await self._connected(entry)
             await connection.set_log_level(ctx)
@@ -232,14 +244,14 @@ class SessionConnections:
         client, session = ctx.client, connection_key(ctx)
         is_modern = not isinstance(client, SessionClient) or client.is_modern
         if session is None:
-            handshake = self._handshake(_declared(client), modern=is_modern)
+            handshake = self._handshake(client, modern=is_modern)
             kind = (handshake.discover, to_json(handshake.capabilities))
             found = next((one for one in self._entries.values() if one.key == kind and one.is_free), None)
             return found or self._open(ctx, kind, handshake, exclusive=True)
         key = self._key(ctx, session)
         entry = self._entries.get(key)
         if entry is None or entry.transport.closed.is_set:
-            entry = self._open(ctx, key, self._handshake(_declared(client), modern=is_modern), exclusive=False)
+            entry = self._open(ctx, key, self._handshake(client, modern=is_modern), exclusive=False)
         return entry
 
     def _key(self, ctx: Context, session: tuple[Hashable, str | None, str | None]) -> Hashable:
@@ -247,8 +259,8 @@ class SessionConnections:
         is_modern = not isinstance(client, SessionClient) or client.is_modern
         return (*session, is_modern, "" if auth is None else auth.rights(ctx.caller.scopes))
 
-    def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
-        capabilities = {} if self._options.asks is False else asked_capabilities(declared)
+    def _handshake(self, client: Client | None, *, modern: bool) -> Handshake:
+        capabilities = passed_capabilities(client, asks=self._options.asks is not False)
         if self._options.protocol != "auto":
             return Handshake.of(self._options.protocol, capabilities=capabilities)
         return Handshake(discover=self._modern and modern, capabilities=capabilities)
@@ -366,12 +378,6 @@ class SessionConnections:
     def _of_session(self, caller: Caller, session: str | None) -> list[_SessionConnection]:
         owner = (caller.key, session)
         return [one for one in self._entries.values() if isinstance(one.key, tuple) and one.key[:2] == owner]
-
-
-def _declared(client: Client | None) -> Object:
-    if isinstance(client, SessionClient):
-        return client.declared
-    return {} if client is None else client.capabilities
 
 
 def connection_key(ctx: Context) -> tuple[Hashable, str | None, str | None] | None:

@@ -25,7 +25,7 @@ from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.remote_server import Listeners, Logins, StatusStore
-from toolcrib.upstream.session_connections import SessionConnections, asked_capabilities, shared_capabilities
+from toolcrib.upstream.session_connections import SessionConnections, passed_capabilities, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
 from toolcrib.upstream.transports.base import AutoResetEvent, Transport, flatten_errors
 
@@ -160,12 +160,14 @@ class Supervisor:
         Older versions declare capabilities once, and some programs offer more tools to a client that has them. Nothing
         is lost: no client has used the connection yet.
         """
+        if self._reopens:  # for another request that came at the same time; the connection is about to close
+            await self._reopened.wait()
         shared, client = self.connection, ctx.client
         if shared is None or shared.protocol.modern or shared.messages.is_used or client is None:
             return
         if not self._declares_client or ctx.session is None or not isinstance(client, SessionClient):
             return
-        declared = asked_capabilities(client.declared)
+        declared = passed_capabilities(client)
         if not declared or declared == self._asked_client:
             return
         self._asked_client, self._reopens, self._reopened = declared, True, anyio.Event()
@@ -432,7 +434,7 @@ class Supervisor:
         if not connection.transport.closed.is_set:
             self.connection = connection
             connection.transport.closed.on_set = self._disconnected
-        self.sessions.attach(modern=connection.protocol.modern)
+        self.sessions.attach(modern=connection.protocol.modern, extensions=connection.profile.extensions)
         self.document_lister.attach(connection)
         if self.document_lister.documents is not None:
             self._catalog.save_documents(self.document_lister.documents)

@@ -21,6 +21,7 @@ from toolcrib.protocol.failures import (
 from toolcrib.protocol.headers import VERSION_HEADER
 from toolcrib.protocol.messages import InvalidMessage, Notification, Request, decode, encode_error
 from toolcrib.protocol.params import check_version, read_envelope
+from toolcrib.protocol.serving import declared_in
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, PROGRESS_KEY
 from toolcrib.server.auth.authentication import extra_paths
 from toolcrib.server.engine import Engine, EngineAnswer
@@ -45,7 +46,9 @@ from toolcrib.types import Authenticator
 logger = logging.getLogger(__name__)
 
 _STREAM_KEYS: Final = frozenset({PROGRESS_KEY, LOG_LEVEL_KEY})
-"""A request with one of these in its `_meta` may get notifications before its response."""
+"""A request with one of these in its `_meta` may get notifications before its response, as one of a client with
+extensions.
+"""
 _STATUSES: Final = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -149,12 +152,24 @@ class StreamableHttpEndpoint:
                 return await self._answer_request(request, message)
             if not isinstance(message, Notification):
                 raise _NO_REQUEST
-            check_version(request.head.headers[VERSION_HEADER])
+            version = request.head.headers[VERSION_HEADER]
+            check_version(version)
         except InvalidMessage as error:
             return error_answer(error.error, error.id)
         except RpcError as error:
             return error_answer(error, request_id)
-        return ACCEPTED  # such a version has no notification that a server must act upon
+        await request.respond(ACCEPTED)  # the client need not wait for what follows from it
+        exchange = Exchange(
+            method=message.method,
+            params=message.params or {},
+            version=version,
+            caller=request.caller,
+            session_id=request.head.session_id,
+            capabilities=declared_in(message.params),
+            head=request.http,
+        )
+        await self._engine.notified(exchange)
+        return None
 
     async def _answer_request(self, request: HttpRequest, message: Request) -> Answer | None:
         head, params = request.head, message.params or {}
@@ -174,7 +189,8 @@ class StreamableHttpEndpoint:
             capabilities=envelope.capabilities,
             head=request.http,
         )
-        by_stream = head.takes_events and (listens or not _STREAM_KEYS.isdisjoint(exchange.meta))
+        may_stream = not _STREAM_KEYS.isdisjoint(exchange.meta) or "extensions" in exchange.capabilities
+        by_stream = head.takes_events and (listens or may_stream)
         answering = self._answer_by_stream(request, exchange) if by_stream else self._engine.answer(exchange)
         answer = await request.until_left(answering)
         if answer is None:

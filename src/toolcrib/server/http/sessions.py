@@ -229,7 +229,7 @@ class HttpSessions:
                 session.cancel(request_id)
             case QuestionAnswered():
                 session.listener.questions.answered(event)
-            case NotificationReceived(notification, version):
+            case NotificationReceived(notification, version, capabilities):
                 # The client need not wait for what follows from it.
                 await request.respond(ACCEPTED._replace(lines=session.lines))
                 exchange = Exchange(
@@ -239,7 +239,7 @@ class HttpSessions:
                     caller=request.caller,
                     session_id=session.protocol.id,
                     session=session.protocol,
-                    capabilities=session.protocol.capabilities,
+                    capabilities=capabilities,
                     head=request.http,
                     channel=SessionChannel(session.listener, None),
                 )
