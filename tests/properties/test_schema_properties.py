@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolcrib.errors import ToolcribError
 from toolcrib.schema import Schema, example, parameters, signature
-from toolcrib.schema.patterns import sample_text
+from toolcrib.schema.example import sample_text
 from toolcrib.types import Tool
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-5, 5) | st.text(max_size=5)

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.growth import MAX_GROWTH, growth
 
-from toolcrib.trust.lint import lint_between, lint_tool, lint_tools
+from toolcrib.trust.lint import find_phrases, lint_between, lint_tool, lint_tools
 from toolcrib.trust.obfuscation import plain_letters, skeleton
-from toolcrib.trust.phrases import find_phrases
 from toolcrib.trust.rules import Finding, meanings
 from toolcrib.types import Tool
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import toolcrib.trust
-from toolcrib.trust.phrases import find_phrases
+from toolcrib.trust.lint import find_phrases
 from toolcrib.trust.rules import PhraseRule, Signal, all_signals, meanings, phrase_rules, signals
 
 RULE_FILES = Path(toolcrib.trust.__path__[0]) / "lint_rules"

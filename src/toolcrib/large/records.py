@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.large.dictionary import Dictionary, WordCounts
-from toolcrib.search.analysis import FIELD_COUNT, Ints, Vocabulary, WordOccurrences
+from toolcrib.search.analysis import FIELD_COUNT, Ints, Vocabulary, row_changes, sort_occurrences
 from toolcrib.search.embedding import unknown_rows
 from toolcrib.search.features import (
     SIMHASH_BITS,
@@ -162,9 +162,7 @@ def _weights(
     """Add up what each stem of each tool gets; the rows are sorted by tool and stem."""
     if not len(stems):
         return [{} for _ in range(size)]
-    new = np.ones(len(stems), dtype=np.bool_)
-    new[1:] = (positions[1:] != positions[:-1]) | (stems[1:] != stems[:-1])
-    first = np.flatnonzero(new)
+    first = np.flatnonzero(row_changes(positions, stems))
     names = [texts[stem] for stem in stems[first].tolist()]
     sums = np.add.reduceat(adds, first).tolist()
     bounds = np.searchsorted(positions[first], np.arange(size + 1)).tolist()
@@ -236,7 +234,9 @@ def join_records(
         pair_keys=pairs[order],
         pair_positions=pair_positions[order],
     )
-    occurrences = _sorted_occurrences(vocabulary, numbers, positions, words)
+    stems_of_words = np.array(vocabulary.word_stems, dtype=np.int32)[numbers]
+    counts = words["count"].astype(np.uint16)
+    occurrences = sort_occurrences(stems_of_words, positions, words["field"], numbers, counts)
     known = _word_features(used, vocabulary, dictionary)
     ids = [record.id for record in records]
     tools = _NamedTools(records)
@@ -293,17 +293,6 @@ def _vocabulary(used: Ints, dictionary: Dictionary) -> Vocabulary:
 def _word_features(used: Ints, vocabulary: Vocabulary, dictionary: Dictionary) -> WordFeatures:
     coarse = dictionary.coarse(used, len(vocabulary.words) + 1)
     return WordFeatures(coarse=coarse, stems=np.append(np.array(vocabulary.word_stems, dtype=np.int32), np.int32(-1)))
-
-
-def _sorted_occurrences(
-    vocabulary: Vocabulary, numbers: Ints, positions: Ints, words: npt.NDArray[Any]
-) -> WordOccurrences:
-    stems = np.array(vocabulary.word_stems, dtype=np.int32)[numbers]
-    fields = words["field"]
-    order = np.argsort((stems.astype(np.int64) << 36) | (positions.astype(np.int64) << 4) | fields, kind="stable")
-    return WordOccurrences(
-        stems[order], positions[order], fields[order], numbers[order], words["count"][order].astype(np.uint16)
-    )
 
 
 def count_words(records: Sequence[Record], dictionary: Dictionary, dim: int) -> WordCounts:

@@ -193,7 +193,9 @@ class Conversation:
     async def _handle(self, kind: bytes, body: bytes) -> None:
         match kind:
             case b"b":
-                self._begin(body)
+                self._has_job = True
+                if len(body) == PID.size:
+                    self._computing_pid = PID.unpack(body)[0]
             case b"c":
                 await self._start_call(body)
             case b"p":
@@ -210,11 +212,6 @@ class Conversation:
                 raise self._failed(await read_json(body, self._details))
             case _:
                 raise ProtocolError(f"a frame of kind {kind!r} in the middle")
-
-    def _begin(self, body: bytes) -> None:
-        self._has_job = True
-        if len(body) == PID.size:
-            self._computing_pid = PID.unpack(body)[0]
 
     def _print(self, body: bytes) -> None:
         if not body or len(self._printed) + len(body) > self._limits.print_bytes:
@@ -304,11 +301,9 @@ class Conversation:
         return body
 
     def _reply(self, number: int, *, ok: bool, body: bytes) -> None:
-        self._pending.pop(number)
-        self._send(encode_frame(ANSWER_HEADER.pack(number, ok) + body))
-
-    def _send(self, answer: bytes) -> None:
         """Send an answer. Until it has left the buffer, it counts as a running call."""
+        self._pending.pop(number)
+        answer = encode_frame(ANSWER_HEADER.pack(number, ok) + body)
         self._sent += len(answer)
         self._answers.append(self._sent)
         with suppress(ConnectionError):

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Final
 
@@ -173,7 +173,7 @@ class ScriptSandbox:
             for name, server in servers.items()
         ]
         wish = self.options.seccomp
-        return {"source": source, "seccomp": wish, "check": check, "servers": entries, "limits": asdict(limits)}
+        return {"source": source, "seccomp": wish, "check": check, "servers": entries, "limits": limits.as_dict()}
 
     def _completed(
         self, job: dict[str, Any], servers: Mapping[str, ServerNames], schemas: Schemas | None
@@ -225,26 +225,6 @@ def _call_warning(call: SeenCall) -> str:
     return f"Line {call.line}: {call.server}.{call.tool}: {call.problem}" if call.problem else ""
 
 
-async def start_worker(start: Callable[[], Awaitable[ScriptProcess]], within_s: float) -> ScriptProcess:
-    """Start a worker and wait until it is ready. Raises `SandboxUnavailable`."""
-    try:
-        worker = await start()
-    except OSError as error:
-        raise SandboxUnavailable(f"A script's process could not be started: {error.strerror or error}.") from error
-    try:
-        await asyncio.wait_for(read_frame(worker.reader, {ord("r"): 1}), within_s)
-    except (TimeoutError, EOFError, ProtocolError) as error:
-        status = await worker.close()
-        raise SandboxUnavailable(
-            f"A script's process did not get ready (exit status {status}).",
-            hint="Check that this user can read Python and the engine's library, and that memory is available.",
-        ) from error
-    except BaseException:
-        await worker.close()
-        raise
-    return worker
-
-
 class WorkerPool:
     """Makes workers, some of them ahead of time."""
 
@@ -290,7 +270,24 @@ class WorkerPool:
         return tuple(worker.process.pid for worker in self._ready)
 
     async def _new(self) -> ScriptProcess:
-        return await start_worker(self._make, self._start_s)
+        """Start a worker and wait until it is ready. Raises `SandboxUnavailable`."""
+        try:
+            worker = await self._make()
+        except OSError as error:
+            reason = f"A script's process could not be started: {error.strerror or error}."
+            raise SandboxUnavailable(reason) from error
+        try:
+            await asyncio.wait_for(read_frame(worker.reader, {ord("r"): 1}), self._start_s)
+        except (TimeoutError, EOFError, ProtocolError) as error:
+            status = await worker.close()
+            raise SandboxUnavailable(
+                f"A script's process did not get ready (exit status {status}).",
+                hint="Check that this user can read Python and the engine's library, and that memory is available.",
+            ) from error
+        except BaseException:
+            await worker.close()
+            raise
+        return worker
 
     def top_up(self) -> None:
         """Refill the pool in the background. Best when no script waits, since a start takes processor time."""

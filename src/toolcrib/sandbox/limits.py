@@ -56,6 +56,10 @@ class Limits:
         if self.inflight > self.calls:
             object.__setattr__(self, "inflight", self.calls)
 
+    def as_dict(self) -> dict[str, float]:
+        """The limits by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import util
 from pathlib import Path
 from types import TracebackType
@@ -69,7 +68,7 @@ class PythonSandbox(ScriptSandbox):
         """Raises `MissingExtra` without pydantic-monty, and `SandboxUnavailable` if no process can be started."""
         client, typing = _package_file("pydantic_monty").parent, _package_file("typing_extensions")
         program = await anyio.to_thread.run_sync(self._launcher.prepare, client)
-        usual = {"limits": asdict(self.limits), "check": False, "stub": _BUILTIN_STUBS}
+        usual = {"limits": self.limits.as_dict(), "check": False, "stub": _BUILTIN_STUBS}
         paths = list(dict.fromkeys([str(client.parent), str(typing.parent)]))
         library = {"paths": paths, "program": program, "usual": usual}
         try:

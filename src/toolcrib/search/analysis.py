@@ -338,7 +338,7 @@ class WordOccurrences:
 
     def merge(self, other: "WordOccurrences") -> "WordOccurrences":
         """Combine the rows of both."""
-        return _sort_occurrences(
+        return sort_occurrences(
             np.concatenate([self.stems, other.stems]),
             np.concatenate([self.positions, other.positions]),
             np.concatenate([self.fields, other.fields]),
@@ -365,7 +365,7 @@ def count_words(analysis: ToolAnalyzer, vocabulary: Vocabulary) -> WordOccurrenc
     numbers = (places & 0xFFFFFFFF).astype(np.int32)
     places >>= 32
     stems = np.array(vocabulary.word_stems, dtype=np.int32)
-    return _sort_occurrences(
+    return sort_occurrences(
         stems[numbers],
         (places // FIELD_COUNT).astype(np.int32),
         (places % FIELD_COUNT).astype(np.uint8),
@@ -388,6 +388,14 @@ def field_norms(analysis: ToolAnalyzer, size: int, options: Sequence[FieldOption
     return adds
 
 
-def _sort_occurrences(stems: Any, positions: Any, fields: Any, words: Any, counts: Any) -> WordOccurrences:
+def row_changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Mark rows that differ from the one before; the first one does."""
+    new = np.ones(len(columns[0]), dtype=np.bool_)
+    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return new
+
+
+def sort_occurrences(stems: Any, positions: Any, fields: Any, words: Any, counts: Any) -> WordOccurrences:
+    """Word counts in the order of `WordOccurrences`."""
     order = np.argsort((stems.astype(np.int64) << 36) | (positions.astype(np.int64) << 4) | fields, kind="stable")
     return WordOccurrences(stems[order], positions[order], fields[order], words[order], counts[order])

@@ -12,7 +12,14 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAnalyzer, Vocabulary, WordStream
+from toolcrib.search.analysis import (
+    MAX_NAME_WORDS,
+    MAX_SENTENCE_WORDS,
+    ToolAnalyzer,
+    Vocabulary,
+    WordStream,
+    row_changes,
+)
 from toolcrib.search.embedder import Embedder
 from toolcrib.search.embedding import ComputedVectors, NoVectors, ToolVectors, tool_text, unknown_rows
 from toolcrib.search.intent import TOOL_VERBS
@@ -46,6 +53,7 @@ SIMHASH_BITS = 128
 _SLICE = 1024
 """Tools whose vectors are computed at once: as floats they take several times the memory of the index."""
 WORD_SLOTS = MAX_NAME_WORDS + MAX_SENTENCE_WORDS
+_COLUMNS = ("sketch", "slots", "shares", "literals", "verbs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +117,10 @@ class ToolFeatures:
     @classmethod
     def restore(cls, arrays: Mapping[str, npt.NDArray[Any]], embedded: EmbeddedTools) -> "ToolFeatures":
         """Return the features that `arrays` were taken from, with these vectors of an embedder."""
-        return cls(
-            meaning=QuantizedRows(arrays["meaning"], arrays["meaning_scales"]),
-            topic=QuantizedRows(arrays["topic"], arrays["topic_scales"]),
-            embedded=embedded,
-            sketch=arrays["sketch"],
-            slots=arrays["slots"],
-            shares=arrays["shares"],
-            literals=arrays["literals"],
-            verbs=arrays["verbs"],
-            pair_keys=arrays["pair_keys"],
-            pair_positions=arrays["pair_positions"],
-        )
+        meaning = QuantizedRows(arrays["meaning"], arrays["meaning_scales"])
+        topic = QuantizedRows(arrays["topic"], arrays["topic_scales"])
+        rest = {name: arrays[name] for name in (*_COLUMNS, "pair_keys", "pair_positions")}
+        return cls(meaning, topic, embedded, **rest)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All rows except those of an embedder, by name, for `restore`."""
@@ -129,13 +129,7 @@ class ToolFeatures:
             "meaning_scales": self.meaning.scales,
             "topic": self.topic.values,
             "topic_scales": self.topic.scales,
-            "sketch": self.sketch,
-            "slots": self.slots,
-            "shares": self.shares,
-            "literals": self.literals,
-            "verbs": self.verbs,
-            "pair_keys": self.pair_keys,
-            "pair_positions": self.pair_positions,
+            **{name: getattr(self, name) for name in (*_COLUMNS, "pair_keys", "pair_positions")},
         }
 
     def rearrange(self, order: Ints, size: int) -> "ToolFeatures":
@@ -363,8 +357,7 @@ def _unique_pairs(keys: Any, positions: Any) -> tuple[Keys, Ints]:
     """Keep each pair of a tool once, sorted by key and position."""
     order = np.lexsort((positions, keys))
     keys, positions = keys[order], positions[order]
-    new = np.ones(len(keys), dtype=np.bool_)
-    new[1:] = (keys[1:] != keys[:-1]) | (positions[1:] != positions[:-1])
+    new = row_changes(keys, positions)
     return keys[new], positions[new].astype(np.int32)
 
 

@@ -14,7 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.schema import signature
-from toolcrib.search.analysis import Floats, Ints, ToolAnalyzer, Vocabulary, WordOccurrences, count_words, field_norms
+from toolcrib.search.analysis import (
+    Floats,
+    Ints,
+    ToolAnalyzer,
+    Vocabulary,
+    WordOccurrences,
+    count_words,
+    field_norms,
+    row_changes,
+)
 from toolcrib.search.features import EmbeddedTools, SemanticModel, ToolFeatures, WordFeatures
 from toolcrib.search.options import Field, SearchOptions
 from toolcrib.types import Filters, Tool, Visibility
@@ -232,7 +241,7 @@ class Segment:
         place = np.repeat(np.arange(len(at)), lengths)
         found = np.arange(len(place)) + np.repeat(self._rows[at] - np.cumsum(lengths) + lengths, lengths)
         fields = self._fields[found]
-        starts = np.flatnonzero(_row_changes(place, fields))
+        starts = np.flatnonzero(row_changes(place, fields))
         place, fields = place[starts], fields[starts]
         adds = _field_weights(self._counts[found], starts, self.norms[self.positions[at[place]], fields])
         gains = adds * (self.impacts[at] / np.bincount(place, adds, len(at)))[place]
@@ -292,10 +301,10 @@ class Segment:
 
     def _post(self, entries: WordOccurrences) -> None:
         """Compute the postings: the tools of each stem, and its impact on each."""
-        first = np.flatnonzero(_row_changes(entries.stems, entries.positions, entries.fields))
+        first = np.flatnonzero(row_changes(entries.stems, entries.positions, entries.fields))
         stems, positions, fields = entries.stems[first], entries.positions[first], entries.fields[first]
         adds = _field_weights(entries.counts, first, self.norms[positions, fields])
-        starts = np.flatnonzero(_row_changes(stems, positions))
+        starts = np.flatnonzero(row_changes(stems, positions))
         weight = np.add.reduceat(adds, starts) if len(starts) else adds
         self.positions: Ints = positions[starts]
         """The tools of all stems, one after the other."""
@@ -331,13 +340,6 @@ def _field_weights(counts: npt.NDArray[np.uint16], starts: Positions, norms: Flo
     """
     whole = counts.astype(np.float64)
     return (np.add.reduceat(whole, starts) if len(starts) else whole) * norms
-
-
-def _row_changes(*columns: npt.NDArray[Any]) -> Bools:
-    """Mark rows that differ from the one before; the first one does."""
-    new = np.ones(len(columns[0]), dtype=np.bool_)
-    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return new
 
 
 _FIELD_BY_NUMBER = tuple(Field)
