@@ -426,6 +426,7 @@ async def test_what_a_session_used_at_one_gateway_ranks_higher_at_the_others(red
 
 def test_without_the_client_library_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.delitem(sys.modules, "toolcrib.state.redis")
     with pytest.raises(MissingExtra, match=r"State in Redis needs the library 'redis'.*toolcrib\[redis\]"):
         make_store(StateOptions(url="redis://127.0.0.1:1"))
 

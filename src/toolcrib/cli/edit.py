@@ -16,6 +16,7 @@ import click
 from toolcrib.cli.completion import complete_client, complete_server
 from toolcrib.cli.options import config_option, reports
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, pluralize, print_columns
+from toolcrib.cli.source import parse_header
 from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.names import nearest_names, nearest_namespace
 from toolcrib.settings import document
@@ -31,7 +32,7 @@ from toolcrib.settings.connections import (
     program,
 )
 from toolcrib.settings.document import FieldPath, SettingsFile, dotted, read_text
-from toolcrib.settings.edits import changed_text, server_places, shown_path
+from toolcrib.settings.edits import Change, changed_text, server_places, shown_path
 from toolcrib.settings.env import user_folder
 from toolcrib.settings.imports import (
     TABLE,
@@ -94,7 +95,7 @@ def add(
         raise SettingsError(f"{shown_path(file)} has a server {name} already", hint=f"First: toolcrib remove {name}")
     entry: dict[str, Any] = {"url": url} if url is not None else {"command": words[0], "args": list(words[1:])}
     entry |= {"env": dict(map(_variable, variables))} if variables else {}
-    entry |= {"headers": dict(map(_header, headers))} if headers else {}
+    entry |= {"headers": dict(map(parse_header, headers))} if headers else {}
     found = FoundServer(client=ANY_CLIENT, path=file, at=(), key=name, name=name, entry=entry)
     plan = plan_import([found], file, os.environ, keyring=keyring, table=_table(read))
     if not dry_run:
@@ -108,50 +109,45 @@ def add(
         echo(f"{'Would move' if dry_run else 'Moved'} {pluralize(len(plan.secrets), 'secret')} to {where}.")
 
 
-@click.command()
-@click.argument("name", shell_complete=complete_server)
-@_changed_file_option
-@_dry_run_option
-@reports()
-def remove(*, name: str, config: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Remove a server from the settings file. A gateway that runs with it stops the server once its calls are done."""
-    file = _existing_file(config)
-    _write(file, *changed_text(file, name, "remove"), "Removed", name, dry_run=dry_run, as_json=as_json)
+def _change_verb(change: Change, done: str, about: str) -> click.Command:
+    """A verb that changes the entry of one server."""
+
+    @click.command(change, help=about)
+    @click.argument("name", shell_complete=complete_server)
+    @_changed_file_option
+    @_dry_run_option
+    @reports()
+    def verb(*, name: str, config: Path | None, dry_run: bool, as_json: bool) -> None:
+        file = config.expanduser() if config is not None else find_settings_file(os.environ, Path.cwd())
+        before, after = changed_text(file, name, change)
+        changed = before != after
+        if changed and not dry_run:
+            write_atomically(file, after.encode())
+        if as_json:
+            echo_json({"file": str(file), "changed": changed, "written": changed and not dry_run})
+        elif not changed:
+            echo(f"{name} is {done.lower()} already.")
+        elif dry_run:
+            echo("\n".join(unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm="")))
+        else:
+            echo(f"{done} {name} in {shown_path(file)}.")
+
+    return verb
 
 
-@click.command()
-@click.argument("name", shell_complete=complete_server)
-@_changed_file_option
-@_dry_run_option
-@reports()
-def enable(*, name: str, config: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Enable a server that is disabled in the settings file."""
-    file = _existing_file(config)
-    _write(file, *changed_text(file, name, "enable"), "Enabled", name, dry_run=dry_run, as_json=as_json)
-
-
-@click.command()
-@click.argument("name", shell_complete=complete_server)
-@_changed_file_option
-@_dry_run_option
-@reports()
-def disable(*, name: str, config: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Disable a server in the settings file, and keep its entry."""
-    file = _existing_file(config)
-    _write(file, *changed_text(file, name, "disable"), "Disabled", name, dry_run=dry_run, as_json=as_json)
+remove = _change_verb(
+    "remove",
+    "Removed",
+    "Remove a server from the settings file. A gateway that runs with it stops the server once its calls are done.",
+)
+enable = _change_verb("enable", "Enabled", "Enable a server that is disabled in the settings file.")
+disable = _change_verb("disable", "Disabled", "Disable a server in the settings file, and keep its entry.")
 
 
 def _variable(given: str) -> tuple[str, str]:
     """The entry for `NAME=VALUE`; without a value, the server gets the variable of toolcrib's own environment."""
     name, equals, value = given.partition("=")
     return name, value if equals else f"${{{name}}}"
-
-
-def _header(given: str) -> tuple[str, str]:
-    name, colon, value = given.partition(":")
-    if not colon or not name.strip():
-        raise UsageError("--header must be NAME:VALUE.", hint="Such as --header 'Authorization: Bearer ${TOKEN}'.")
-    return name.strip(), value.strip()
 
 
 def _file(config: Path | None) -> Path:
@@ -166,28 +162,10 @@ def _file(config: Path | None) -> Path:
         return own_file(None)
 
 
-def _existing_file(config: Path | None) -> Path:
-    return config.expanduser() if config is not None else find_settings_file(os.environ, Path.cwd())
-
-
 def _table(read: SettingsFile | None) -> FieldPath:
     """Where the file holds its servers."""
     places = [] if read is None else server_places(read)
     return next((place.at[:-1] for place in places if isinstance(place.at[-1], str)), TABLE)
-
-
-def _write(file: Path, before: str, after: str, done: str, name: str, *, dry_run: bool, as_json: bool) -> None:
-    changed = before != after
-    if changed and not dry_run:
-        write_atomically(file, after.encode())
-    if as_json:
-        echo_json({"file": str(file), "changed": changed, "written": changed and not dry_run})
-    elif not changed:
-        echo(f"{name} is {done.lower()} already.")
-    elif dry_run:
-        echo("\n".join(unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm="")))
-    else:
-        echo(f"{done} {name} in {shown_path(file)}.")
 
 
 # -- other clients -----------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _check(source: ServerSource) -> None:
 
 
 def _servers(source: ServerSource) -> Iterator[ServerOptions]:
-    variables, headers = dict(map(_variable, source.variables)), dict(map(_header, source.headers))
+    variables, headers = dict(map(_variable, source.variables)), _headers(source)
     for command in source.commands:
         words = _words(command)
         yield ServerOptions(name=command_name(words), command=words[0], args=tuple(words[1:]), env=variables)
@@ -102,7 +102,7 @@ def _servers(source: ServerSource) -> Iterator[ServerOptions]:
 
 
 def _gateway_server(source: ServerSource, url: str) -> ServerOptions:
-    headers = dict(map(_header, source.headers))
+    headers = _headers(source)
     token = os.environ.get(AUTH_VARIABLE)
     if token and not any(name.lower() == "authorization" for name in headers):
         headers["Authorization"] = f"Bearer {token}"
@@ -130,11 +130,18 @@ def _variable(given: str) -> tuple[str, str]:
     return name, value if equals else os.environ[name]
 
 
-def _header(given: str) -> tuple[str, str]:
+def parse_header(given: str) -> tuple[str, str]:
+    """The name and the value of `NAME:VALUE`. Raises `UsageError`."""
     name, colon, value = given.partition(":")
     if not colon or not name.strip():
         raise UsageError("--header must be NAME:VALUE.", hint="Such as --header 'Authorization: Bearer ${TOKEN}'.")
-    return name.strip(), _REFERENCE.sub(_environment_value, value.strip())
+    return name.strip(), value.strip()
+
+
+def _headers(source: ServerSource) -> dict[str, str]:
+    """The headers, with the values of environment variables."""
+    given = map(parse_header, source.headers)
+    return {name: _REFERENCE.sub(_environment_value, value) for name, value in given}
 
 
 def _environment_value(reference: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 import anyio
@@ -23,6 +23,29 @@ from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.state.base import StateCodec, StateStatus, StateTable, TableLimits, TableOptions, TableOverview
 from toolcrib.state.remote_store import RemoteChannel, RemoteChannels, RemoteTables
 from toolcrib.state.remote_table import FLUSH_S, ValueWrite, WriteOutcome
+
+try:
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import RedisError, ResponseError
+except ModuleNotFoundError as error:
+    raise missing_extra("redis", "toolcrib[redis]", needed_by="State in Redis") from error
+
+logger = logging.getLogger(__name__)
+
+V = TypeVar("V")
+R = TypeVar("R")
+
+_RETRY_S: Final = 0.5
+"""How often Redis is tried while it is away, in seconds."""
+_GAP: Final = "null"
+"""A message that says that others may have been lost."""
+_CLOSE_S: Final = 2.0
+"""How long closing may take, in seconds."""
+_ERRORS: Final = (RedisError, OSError, TimeoutError)
+_CONNECTION_LOST: Final = (RedisConnectionError, ConnectionError)
 
 # KEYS: values, expiry, use, sizes, total size. ARGV[1]: now in milliseconds; empty for the clock of Redis.
 _COMMON: Final = """
@@ -110,41 +133,10 @@ _WRITE: Final = "#!lua" + _CHANGE
 _DELETE: Final = "#!lua flags=allow-oom" + _CHANGE
 
 
-class RedisScripts(Protocol):
-    """What runs scripts. Methods raise `StateUnavailable`, at once while Redis is known to be away."""
-
-    @property
-    def place(self) -> str:
-        """Where Redis is, without credentials."""
-
-    def now_ms(self) -> str:
-        """The first argument of every script: the time in milliseconds, or empty for the clock of Redis."""
-
-    def keys(self, table: str) -> list[str]:
-        """The keys of a table, which one node of a cluster holds."""
-
-    def watch(self) -> None:
-        """Begin to write batched changes, and to look whether Redis is back."""
-
-    async def script(
-        self,
-        source: str,
-        keys: Sequence[str],
-        arguments: Sequence[object],
-        *,
-        probing: bool = False,
-        repeatable: bool = False,
-    ) -> Any:
-        """Run a script; with `probing`, also while Redis is known to be away. One that is `repeatable` only reads."""
-
-    async def scripts(self, source: str, keys: Sequence[str], calls: Iterable[Sequence[object]]) -> list[Any]:
-        """Run a script several times in one round trip."""
-
-
 class RedisValues:
     """`RemoteValues` in Redis."""
 
-    def __init__(self, redis: RedisScripts) -> None:
+    def __init__(self, redis: "RedisStore") -> None:
         self._redis = redis
 
     @property
@@ -202,19 +194,6 @@ class RedisValues:
         ]
 
 
-logger = logging.getLogger(__name__)
-
-V = TypeVar("V")
-R = TypeVar("R")
-
-_RETRY_S: Final = 0.5
-"""How often Redis is tried while it is away, in seconds."""
-_GAP: Final = "null"
-"""A message that says that others may have been lost."""
-_CLOSE_S: Final = 2.0
-"""How long closing may take, in seconds."""
-
-
 class RedisStore:
     """Keeps all tables in Redis, under keys that begin with a prefix. Replicas use the same place and prefix.
 
@@ -232,20 +211,7 @@ class RedisStore:
         timeout_s: float = 0.5,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`timeout_s` is how long an operation waits at most. `clock` counts seconds, instead of the clock of Redis.
-
-        Raises `MissingExtra` if the client library is not installed.
-        """
-        try:
-            import redis.asyncio
-            import redis.exceptions
-        except ModuleNotFoundError as error:
-            raise missing_extra("redis", "toolcrib[redis]", needed_by="State in Redis") from error
-        errors = redis.exceptions
-        self._library: Any = redis.asyncio
-        self._errors: tuple[type[Exception], ...] = (errors.RedisError, OSError, TimeoutError)
-        self._refusal: type[Exception] = errors.ResponseError
-        self._connection_lost: tuple[type[Exception], ...] = (errors.ConnectionError, ConnectionError)
+        """`timeout_s` is how long an operation waits at most. `clock` counts seconds, instead of the clock of Redis."""
         self._url, self._password = url, password
         self._timeout_s = timeout_s
         self._prefix = prefix
@@ -335,13 +301,13 @@ class RedisStore:
             async with asyncio.timeout(self._timeout_s):
                 try:
                     return await work(self._connect())
-                except self._connection_lost:
+                except _CONNECTION_LOST:
                     if not repeatable:
                         raise
                     return await work(self._connect())
-        except self._refusal as error:  # Redis is there, and says for example that its memory is full
+        except ResponseError as error:  # Redis is there, and says for example that its memory is full
             raise self._unavailable(str(error)) from error
-        except self._errors as error:
+        except _ERRORS as error:
             self._note_away(error)
             raise self._unavailable() from error
 
@@ -413,12 +379,9 @@ class RedisStore:
     def _connect(self) -> Any:
         if self._client is None:
             options: dict[str, Any] = {} if self._password is None else {"password": self._password}
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
-
             # The client would repeat any command, and a write whose answer was lost may have taken effect.
             retry = Retry(NoBackoff(), 0)
-            self._client = self._library.Redis.from_url(
+            self._client = Redis.from_url(
                 self._url,
                 decode_responses=True,
                 socket_connect_timeout=self._timeout_s,
@@ -483,7 +446,7 @@ class RedisStore:
                                 self._channels.deliver_gap()
                         elif message["type"] == "pmessage":
                             self._channels.deliver(message["channel"].removeprefix(begin), message["data"])
-            except self._errors as error:
+            except _ERRORS as error:
                 logger.debug("messages are not received: %s", error)
             was_lost = True
             await anyio.sleep(_RETRY_S)
