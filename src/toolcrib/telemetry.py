@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -166,21 +167,9 @@ class GatewayMetrics:
 
     # -- what is read when it is asked for -------------------------------------------------------------------------
 
-    def show_state(
-        self,
-        statuses: Callable[[], Iterable[ServerStatus]],
-        tools: Callable[[], Sequence[Tool]],
-        *,
-        breakers: Callable[[], Iterable[BreakerState]] = tuple,
-        usage: UsageRecorder | None = None,
-        audit: AuditFile | None = None,
-        store: StateStore | None = None,
-    ) -> None:
-        """Include the states of servers, breakers, the audit file and the store, and the number and tokens of tools.
-
-        They are read whenever the metrics are, in another thread than the event loop's.
-        """
-        state = _State(statuses, tools, breakers, usage, audit, store, self._library.metrics_core)
+    def show_state(self, gateway: "GatewayState") -> None:
+        """Include what the gateway says whenever the metrics are read, in another thread than the event loop's."""
+        state = _State(gateway, self._library.metrics_core)
         if self._workers is None:
             self.registry.register(state)
         else:
@@ -287,7 +276,7 @@ class Telemetry:
         """Let the metrics show the state of this gateway, its servers and its audit file."""
         if self.metrics is not None:
             self.metrics.show_state(
-                statuses, self._catalog, breakers=gateway.breakers, usage=self.usage, audit=audit, store=self._store
+                GatewayState(statuses, self._catalog, gateway.breakers, self.usage, audit, self._store)
             )
 
     @asynccontextmanager
@@ -327,27 +316,25 @@ def _load_library() -> Any:
     return prometheus_client
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """Where the states of servers, breakers, the audit file and the store come from, and the number of tools."""
+
+    statuses: Callable[[], Iterable[ServerStatus]]
+    tools: Callable[[], Sequence[Tool]]
+    breakers: Callable[[], Iterable[BreakerState]] = tuple
+    usage: UsageRecorder | None = None
+    audit: AuditFile | None = None
+    store: StateStore | None = None
+
+
 class _State:
     """Reads gauges when the metrics are asked for."""
 
-    def __init__(
-        self,
-        statuses: Callable[[], Iterable[ServerStatus]],
-        tools: Callable[[], Sequence[Tool]],
-        breakers: Callable[[], Iterable[BreakerState]],
-        usage: UsageRecorder | None,
-        audit: AuditFile | None,
-        store: StateStore | None,
-        core: Any,
-    ) -> None:
+    def __init__(self, gateway: GatewayState, core: Any) -> None:
         """`core` is the library's module `metrics_core`."""
         self._gauge, self._counter = core.GaugeMetricFamily, core.CounterMetricFamily
-        self._statuses = statuses
-        self._tools = tools
-        self._breakers = breakers
-        self._usage = usage
-        self._audit = audit
-        self._store = store
+        self._gateway = gateway
         self._definitions = DefinitionTokens()
 
     def describe(self) -> Sequence[Any]:
@@ -356,38 +343,42 @@ class _State:
 
     def collect(self) -> Sequence[Any]:
         """The metrics as they are now."""
-        tools = self._tools()
+        tools = self._gateway.tools()
         counted = self._definitions.by_namespace(tools)
         at_rest = {name: tokens.at_rest for name, tokens in counted.items()}
         return (
-            self._by_label("toolcrib_servers", "Servers by state.", "state", _count_states(self._statuses())),
+            self._by_label("toolcrib_servers", "Servers by state.", "state", _count_states(self._gateway.statuses())),
             self._gauge("toolcrib_tools", "Tools that can be found.", value=len(tools)),
             self._by_label("toolcrib_definition_tokens", "Tokens of all tool definitions.", "namespace", at_rest),
-            self._by_label("toolcrib_breakers", "Circuit breakers by state.", "state", _count_states(self._breakers())),
+            self._by_label(
+                "toolcrib_breakers", "Circuit breakers by state.", "state", _count_states(self._gateway.breakers())
+            ),
             *self._usage_metrics(),
             *self._audit_metrics(),
             *self._store_metrics(),
         )
 
     def _usage_metrics(self) -> Sequence[Any]:
-        if self._usage is None:
+        if self._gateway.usage is None:
             return ()
         served = self._counter(_SERVED, "Tokens of the definitions in replies.", labels=["namespace"])
-        for name, tokens in _bounded({name: one.served for name, one in self._usage.since_start.items()}).items():
+        for name, tokens in _bounded(
+            {name: one.served for name, one in self._gateway.usage.since_start.items()}
+        ).items():
             served.add_metric([name], tokens)
-        saved = self._usage.saved_since_start
+        saved = self._gateway.usage.saved_since_start
         return served, self._gauge(_SAVED, "Tokens that lists of all tools would take.", value=saved)
 
     def _store_metrics(self) -> Sequence[Any]:
-        if self._store is None:
+        if self._gateway.store is None:
             return ()
-        is_failing = float(bool(state_problem(self._store)))
+        is_failing = float(bool(state_problem(self._gateway.store)))
         return (self._gauge("toolcrib_state_failing", "Whether what should last cannot be saved.", value=is_failing),)
 
     def _audit_metrics(self) -> Sequence[Any]:
-        if self._audit is None:
+        if self._gateway.audit is None:
             return ()
-        status = self._audit.status()
+        status = self._gateway.audit.status()
         records = self._counter("toolcrib_audit_records", "Records of the audit file.", labels=["outcome"])
         for outcome, count in (("written", status.written), ("lost", status.lost), ("refused", status.refused)):
             records.add_metric([outcome], count)

@@ -23,7 +23,7 @@ from toolcrib.middleware.options import AuditFileOptions
 from toolcrib.settings.options import Settings
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
-from toolcrib.telemetry import GatewayMetrics
+from toolcrib.telemetry import GatewayMetrics, GatewayState
 from toolcrib.types import ServerState, ServerStatus, Tool
 
 __all__ = ["files"]
@@ -39,7 +39,7 @@ def test_the_alerts_use_metrics_that_there_are_and_states_that_servers_have() ->
     status = ServerStatus(name="a", state=ServerState.READY, since=0.0)
     breaker = BreakerState(backend="a", state="open")
     audit = AuditFile(AuditFileOptions(path=Path("audit.jsonl")))
-    metrics.show_state(lambda: [status], tuple, breakers=lambda: [breaker], audit=audit, store=MemoryStore())
+    metrics.show_state(GatewayState(lambda: [status], tuple, lambda: [breaker], audit=audit, store=MemoryStore()))
     metrics.call_ended(ended(Tool(name="a")))
     metrics.searches.labels("none").observe(0.1)
     there = set(re.findall(r"^([a-z]\w+)", metrics.text(), re.MULTILINE))

@@ -28,7 +28,7 @@ from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.observers import EndedCall, EndedSearch
 from toolcrib.settings.options import Settings, TelemetryOptions
 from toolcrib.state.memory import MemoryStore
-from toolcrib.telemetry import MAX_LABELS, GatewayMetrics
+from toolcrib.telemetry import MAX_LABELS, GatewayMetrics, GatewayState
 from toolcrib.testing import text_of
 from toolcrib.types import LOCAL, Context, SearchReply, SearchRequest, ServerState, ServerStatus, Tool
 from toolcrib.usage.recorder import UsageRecorder
@@ -135,7 +135,7 @@ async def used_metrics() -> GatewayMetrics:
     await usage.save()
     status = ServerStatus(name="a", state=ServerState.READY, since=0.0)
     breaker = BreakerState(backend="a", state="open")
-    metrics.show_state(lambda: [status], lambda: tools, breakers=lambda: [breaker], usage=usage)
+    metrics.show_state(GatewayState(lambda: [status], lambda: tools, lambda: [breaker], usage))
     metrics.call_ended(ended(Tool(name="a"), AuditRecord(attempts=2, approval="agreed")))
     metrics.call_ended(replace(ended(Tool(name="a")), outcome="timeout"))
     metrics.request_ended("tools/call", "ok", 0.0)

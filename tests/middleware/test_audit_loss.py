@@ -23,7 +23,7 @@ from toolcrib.middleware.audit_file import AuditFile, verify_audit
 from toolcrib.middleware.options import AuditFileOptions, CallOptions
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.telemetry import GatewayMetrics
+from toolcrib.telemetry import GatewayMetrics, GatewayState
 from toolcrib.testing import connect, text_of
 
 pytestmark = pytest.mark.anyio
@@ -282,7 +282,7 @@ async def test_calls_go_on_without_a_file_that_is_not_required_and_the_figures_s
         status, figures = await readyz(app)
         assert (status, figures["audit"], figures["audit_waiting"]) == (200, "failing", 2)
         metrics = GatewayMetrics()
-        metrics.show_state(tuple, tuple, audit=app._audit_file)
+        metrics.show_state(GatewayState(tuple, tuple, audit=app._audit_file))
         text = metrics.text()
         assert "toolcrib_audit_failing 1.0" in text
         assert "toolcrib_audit_waiting 2.0" in text

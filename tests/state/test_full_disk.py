@@ -27,7 +27,7 @@ from toolcrib.state.base import StateCodec, state_problem
 from toolcrib.state.options import StateOptions
 from toolcrib.state.saved_index import SavedIndex
 from toolcrib.state.sqlite import SqliteStore
-from toolcrib.telemetry import GatewayMetrics
+from toolcrib.telemetry import GatewayMetrics, GatewayState
 from toolcrib.types import Tool
 from toolcrib.usage.recorder import UsageRecorder, usage_table
 
@@ -103,7 +103,7 @@ async def test_a_gateway_says_in_its_health_and_metrics_that_state_is_not_saved(
         assert (answer.status_code, answer.json()["state"]) == (200, "failing")
         assert str(tmp_path) not in answer.text
         metrics = GatewayMetrics()
-        metrics.show_state(tuple, tuple, store=app._state)
+        metrics.show_state(GatewayState(tuple, tuple, store=app._state))
         assert "toolcrib_state_failing 1.0" in metrics.text()
 
 

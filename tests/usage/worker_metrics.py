@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from toolcrib.telemetry import GatewayMetrics
+from toolcrib.telemetry import GatewayMetrics, GatewayState
 from toolcrib.types import ServerState, ServerStatus
 
 
@@ -14,9 +14,11 @@ def main() -> None:
     states = [ServerState.READY]
     metrics = GatewayMetrics(Path(sys.argv[1]))
     metrics.show_state(
-        lambda: [ServerStatus(name=str(place), state=state, since=0) for place, state in enumerate(states)],
-        tuple,
-        usage=usage,
+        GatewayState(
+            lambda: [ServerStatus(name=str(place), state=state, since=0) for place, state in enumerate(states)],
+            tuple,
+            usage=usage,
+        )
     )
     for line in sys.stdin:
         match line.split():
