@@ -14,12 +14,11 @@ from pydantic_core import to_json
 
 from toolcrib.checks import unchecked
 from toolcrib.errors import InvalidTool, UpstreamError
-from toolcrib.formats.mcp import as_sent, further_keys, read_entry
+from toolcrib.formats.mcp import TOOL_KEYS, as_sent, further_keys, read_entry
 from toolcrib.protocol.content import BLOCK, DOCUMENTS, QUESTIONS, TOOL
 from toolcrib.protocol.messages import NESTED_TOO_DEEP
 from toolcrib.protocol.shapes import Problem
 from toolcrib.protocol.versions import (
-    LATEST_MODERN,
     content_blocks,
     is_modern,
     is_reserved,
@@ -37,12 +36,8 @@ _READ_KEYS: Final = frozenset({"content", "structuredContent", "isError", "_meta
 """The keys of a result that have fields of their own."""
 _OBJECTS: Final = frozenset({dict})
 _LABELS: Final = ("name", "uri", "uriTemplate")
-_OPTIONAL_FIELDS: Final = frozenset(
-    {"title", "description", "outputSchema", "annotations", "icons", "execution", "_meta"}
-)
+_OPTIONAL_FIELDS: Final = TOOL_KEYS - {"name", "inputSchema"}
 """The fields of a tool that it can do without."""
-
-
 _REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
     "prompts/get": ("messages", list),
     "resources/read": ("contents", list),
@@ -255,24 +250,17 @@ def _check_input_request(key: str, request: Any) -> None:
 
 
 def entry_for_version(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Return an entry of `tools/list` in the form that clients of this version accept."""
-    return _entry_for_era(dict(entry), modern=is_modern(version))
-
-
-def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
-    """Drop what clients of the era cannot take: in older versions an output schema that is not an object, because they
-    have only objects as structured content, and in newer ones how the tool runs as a task.
+    """Return an entry of `tools/list` without what clients of this version cannot take: in older ones an output schema
+    that is not an object, because they have only objects as structured content, and in newer ones how the tool runs as
+    a task.
     """
-    if modern and entry.get("execution", {}).get("taskSupport") in ("optional", "required"):
-        del entry["execution"]
-    output = entry.get("outputSchema")
+    shown, modern = dict(entry), is_modern(version)
+    if modern and shown.get("execution", {}).get("taskSupport") in ("optional", "required"):
+        del shown["execution"]
+    output = shown.get("outputSchema")
     if not modern and isinstance(output, Mapping) and output.get("type") != "object":
-        del entry["outputSchema"]
-    return entry
-
-
-NEWEST_VERSION: Final = LATEST_MODERN
-"""The protocol version of the newest clients."""
+        del shown["outputSchema"]
+    return shown
 
 
 def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from toolcrib.protocol.messages import (
     Request,
     Response,
     decode,
-    encode,
+    encode_error,
+    encode_notification,
     encode_request,
     encode_response,
     read_lenient,
@@ -45,6 +46,19 @@ _messages = st.one_of(
     st.builds(Response, _ids, _objects),
     st.builds(ErrorResponse, st.none() | _ids, _errors),
 )
+
+
+def encode(message: Message) -> bytes:
+    """A message of any kind, encoded."""
+    match message:
+        case Request(request_id, method, params):
+            return encode_request(request_id, method, params)
+        case Notification(method, params):
+            return encode_notification(method, params)
+        case Response(request_id, result):
+            return encode_response(request_id, result)
+        case ErrorResponse(request_id, error):
+            return encode_error(request_id, error)
 
 
 def plain(message: Message) -> dict[str, Any]:
@@ -129,7 +143,7 @@ def test_an_invalid_message_is_refused_with_its_field_and_its_id(
     with pytest.raises(InvalidMessage, match=problem) as caught:
         decode(text)
     assert caught.value.error.code == code
-    assert caught.value.response.id == request_id
+    assert caught.value.id == request_id
 
 
 def test_of_keys_that_come_twice_the_last_one_counts() -> None:

@@ -18,13 +18,14 @@ from toolcrib.errors import ExecutionFailed, InvalidRequest, ToolcribError
 from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.middleware.approval import APPROVAL_KEY
 from toolcrib.middleware.observers import request_number
+from toolcrib.protocol.versions import LATEST_MODERN
 from toolcrib.sanitize import echo
 from toolcrib.schema.signature import ParameterInfo, parameters, properties, resolve
 from toolcrib.state.base import StateCodec, StateTable
 from toolcrib.surfaces.reply import error_result
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility, is_destructive, is_read_only
-from toolcrib.wire import NEWEST_VERSION, result_to_wire
+from toolcrib.wire import result_to_wire
 
 _ROWS: Final = 100
 _HISTORY: Final = 20
@@ -309,7 +310,7 @@ def _answer(visit: Visit, key: str) -> Object:
 
 def _response(visit: Visit, ctx: Context, result: ToolResult, took: float) -> ShownResponse:
     hide = visit.parts.hide
-    wire = _pretty(result_to_wire(result, NEWEST_VERSION))
+    wire = _pretty(result_to_wire(result, LATEST_MODERN))
     return ShownResponse(
         text=_shortened(hide(result.text)),
         wire=_shortened(hide(wire)),

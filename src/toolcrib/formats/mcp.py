@@ -10,7 +10,7 @@ from toolcrib.formats.messages import ToolCall, make_call, read_field
 from toolcrib.formats.tool_list import request_name
 from toolcrib.types import Object, Tool, ToolResult, Visibility
 
-_TOOL_KEYS: Final = frozenset(
+TOOL_KEYS: Final = frozenset(
     {"name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta"}
 )
 """The keys of an entry of `tools/list` that a tool has fields for."""
@@ -35,7 +35,7 @@ def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
     }
     was_empty = [key for key in entry if tool.extra.get(key) is False]
     shown = {key: value for key, value in entry.items() if value or (value is not None and key in was_empty)}
-    return as_sent(shown, tool.extra, _TOOL_KEYS)
+    return as_sent(shown, tool.extra, TOOL_KEYS)
 
 
 def read_entry(entry: Mapping[str, Any], namespace: str = "") -> Tool:
@@ -56,7 +56,7 @@ def read_entry(entry: Mapping[str, Any], namespace: str = "") -> Tool:
         icons=tuple(entry.get("icons") or ()),
         visibility=Visibility.DISCOVERABLE,
         meta=entry.get("_meta") or {},
-        extra=further_keys(entry, _TOOL_KEYS),
+        extra=further_keys(entry, TOOL_KEYS),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from toolcrib.protocol.failures import UNSUPPORTED_PROTOCOL_VERSION, ExchangeError, FailureKind, RpcError
-from toolcrib.protocol.headers import HeaderMap
+from toolcrib.protocol.headers import HeaderMap, request_headers
 from toolcrib.protocol.messages import Notification, Request, RequestId, encode_request, read_lenient
 from toolcrib.protocol.negotiation import (
     CLIENT_INFO,
@@ -17,7 +17,6 @@ from toolcrib.protocol.negotiation import (
     Handshake,
     NegotiatedProtocol,
     ServerProfile,
-    discover_headers,
     envelope,
     read_discover,
     read_initialize,
@@ -128,7 +127,9 @@ class ClientSession:
 
     def _probe(self, version: str) -> OutgoingRequest:
         params = {"_meta": envelope(version, {})}
-        return self._handshake_request("server/discover", params, discover_headers(version), modern=True)
+        return self._handshake_request(
+            "server/discover", params, request_headers("server/discover", version, {}), modern=True
+        )
 
     def _initialize(self) -> OutgoingRequest:
         params = {

@@ -100,11 +100,6 @@ class InvalidMessage(ValueError):
         self.error = error
         self.id = request_id
 
-    @property
-    def response(self) -> ErrorResponse:
-        """What to answer."""
-        return ErrorResponse(self.id, self.error)
-
 
 class TooDeepError(ValueError):
     """A message is nested more deeply than can be read."""
@@ -291,19 +286,6 @@ class RawJson:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-
-
-def encode(message: Message) -> bytes:
-    """Encode any message. Raises `ValueError` for what JSON cannot hold, such as an unpaired surrogate."""
-    match message:
-        case Request(request_id, method, params):
-            return encode_request(request_id, method, params)
-        case Notification(method, params):
-            return encode_notification(method, params)
-        case Response(request_id, result):
-            return encode_response(request_id, result)
-        case ErrorResponse(request_id, error):
-            return encode_error(request_id, error)
 
 
 def encode_request(request_id: RequestId, method: str, params: Object | None = None) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolcrib._version import VERSION
 from toolcrib.protocol.failures import UNSUPPORTED_PROTOCOL_VERSION, ExchangeError
-from toolcrib.protocol.headers import METHOD_HEADER, NAMED, VERSION_HEADER, HeaderMap, request_headers
+from toolcrib.protocol.headers import NAMED, HeaderMap, request_headers
 from toolcrib.protocol.versions import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -25,7 +25,6 @@ from toolcrib.protocol.versions import (
     has_tasks,
     is_defined,
     is_modern,
-    named_versions,
     negotiated,
 )
 from toolcrib.types import SHOW_ALL_META, Client, Context, Object, SessionClient
@@ -155,19 +154,14 @@ def shares_extension(client: Client | None, declared: Mapping[str, Object]) -> b
     return isinstance(client, SessionClient) and not declared.keys().isdisjoint(client.extensions)
 
 
-def discover_headers(version: str) -> dict[str, str]:
-    """Return the headers of `server/discover`."""
-    return {VERSION_HEADER: version, METHOD_HEADER: "server/discover"}
-
-
 def version_in(refusal: ExchangeError) -> str | None:
     """The newest version without handshake that a refusal names as supported, if both sides speak it.
 
     It may be the one that was refused: some servers refuse a first request only to name their versions.
     """
-    if refusal.code != UNSUPPORTED_PROTOCOL_VERSION:
+    named = refusal.data.get("supported") if isinstance(refusal.data, Mapping) else None
+    if refusal.code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(named, list):
         return None
-    named = named_versions(refusal.data)
     return next((version for version in reversed(MODERN_VERSIONS) if version in named), None)
 
 

@@ -34,6 +34,7 @@ from toolcrib.protocol.shapes import (
 from toolcrib.protocol.versions import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
+    LIST_METHODS,
     LOG_LEVEL_KEY,
     LOG_LEVELS,
     MODERN_VERSIONS,
@@ -128,10 +129,7 @@ _OLDER: Final[Mapping[str, _Fields]] = {
     ),
     "ping": ({}, {}),
     "logging/setLevel": ({"level": one_of(*LOG_LEVELS)}, {}),
-    "tools/list": _PAGE,
-    "prompts/list": _PAGE,
-    "resources/list": _PAGE,
-    "resources/templates/list": _PAGE,
+    **dict.fromkeys(LIST_METHODS, _PAGE),
     "tools/call": ({"name": text}, _TOOL_CALL),
     "prompts/get": ({"name": text}, {"arguments": map_of(text)}),
     "resources/read": ({"uri": text}, {}),
@@ -146,10 +144,7 @@ _OLDER: Final[Mapping[str, _Fields]] = {
 _MODERN: Final[Mapping[str, _Fields]] = {
     "server/discover": ({}, {}),
     "subscriptions/listen": ({"notifications": _SUBSCRIPTIONS}, {}),
-    "tools/list": _PAGE,
-    "prompts/list": _PAGE,
-    "resources/list": _PAGE,
-    "resources/templates/list": _PAGE,
+    **dict.fromkeys(LIST_METHODS, _PAGE),
     "tools/call": ({"name": text}, {"arguments": mapping, **_INPUT}),
     "prompts/get": ({"name": text}, {"arguments": map_of(text), **_INPUT}),
     "resources/read": ({"uri": text}, _INPUT),
@@ -163,7 +158,6 @@ _NOTIFICATIONS: Final[Mapping[str, _Fields]] = {
     "notifications/roots/list_changed": ({}, {}),
     "notifications/tasks/status": ({"taskId": text}, {}),
 }
-_ANY_META: Final[Shape] = mapping
 _OLDER_SHAPES: Final = {
     method: record(required, {**optional, "_meta": _OLDER_META}) for method, (required, optional) in _OLDER.items()
 }
@@ -173,10 +167,9 @@ _MODERN_SHAPES: Final = {
 _MODERN_PARAMS: Final = {method: record(required, optional) for method, (required, optional) in _MODERN.items()}
 """The same without the envelope."""
 _NOTIFICATION_SHAPES: Final = {
-    method: record(required, {**optional, "_meta": _ANY_META})
-    for method, (required, optional) in _NOTIFICATIONS.items()
+    method: record(required, {**optional, "_meta": mapping}) for method, (required, optional) in _NOTIFICATIONS.items()
 }
-_CANCELLED: Final = record({"requestId": key}, {"reason": text, "_meta": _ANY_META})
+_CANCELLED: Final = record({"requestId": key}, {"reason": text, "_meta": mapping})
 
 
 class Envelope(NamedTuple):

@@ -225,8 +225,7 @@ class ServerSession:
 
 def declared_in(params: Object | None) -> Object:
     """What the client of a modern version declares with a message; a notification need not say anything of it."""
-    meta = (params or {}).get("_meta")
-    declared = meta.get(CLIENT_CAPABILITIES_KEY) if isinstance(meta, Mapping) else None
+    declared = _meta_of(params).get(CLIENT_CAPABILITIES_KEY)
     return declared if isinstance(declared, Mapping) else {}
 
 
@@ -242,8 +241,12 @@ def correlated(request_id: RequestId) -> RequestId:
 
 def _has_envelope(params: Object | None) -> bool:
     """Whether a request says its version itself, as of 2026-07-28, even if the rest of what it needs is missing."""
+    return PROTOCOL_VERSION_KEY in _meta_of(params)
+
+
+def _meta_of(params: Object | None) -> Object:
     meta = (params or {}).get("_meta")
-    return isinstance(meta, Mapping) and PROTOCOL_VERSION_KEY in meta
+    return meta if isinstance(meta, Mapping) else {}
 
 
 def _handshake_refused(params: Object | None) -> RpcError:

@@ -4,7 +4,7 @@ A shape is a function that returns the first problem of a value, or None. Valida
 schemas say the same, but take a third of a second to load, and copy what they check.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 
@@ -94,10 +94,7 @@ def array_of(item: Shape) -> Shape:
     """Accept lists of such items."""
 
     def check(value: Any) -> Problem | None:
-        if not isinstance(value, list):
-            return Problem("must be a list")
-        found = ((place, item(part)) for place, part in enumerate(value))
-        return next((problem.within(place) for place, problem in found if problem), None)
+        return _first(item, enumerate(value)) if isinstance(value, list) else Problem("must be a list")
 
     return check
 
@@ -106,12 +103,14 @@ def map_of(item: Shape) -> Shape:
     """Accept objects with such values."""
 
     def check(value: Any) -> Problem | None:
-        if not _is_object(value):
-            return Problem("must be an object")
-        found = ((name, item(part)) for name, part in value.items())
-        return next((problem.within(name) for name, problem in found if problem), None)
+        return mapping(value) or _first(item, value.items())
 
     return check
+
+
+def _first(item: Shape, parts: Iterable[tuple[object, Any]]) -> Problem | None:
+    found = ((place, item(part)) for place, part in parts)
+    return next((problem.within(place) for place, problem in found if problem), None)
 
 
 def record(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:

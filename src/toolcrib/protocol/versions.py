@@ -6,7 +6,7 @@ to the client.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Those that begin with `initialize`, oldest first."""
@@ -137,9 +137,3 @@ def content_blocks(version: str) -> frozenset[str]:
 def is_reserved(meta_key: str) -> bool:
     """Whether only the two ends of a connection may set the key of `_meta`."""
     return meta_key.startswith(RESERVED_META) and meta_key != RELATED_TASK_KEY
-
-
-def named_versions(data: Any) -> tuple[str, ...]:
-    """Return the versions that the `data` of a refused version names as supported."""
-    named = data.get("supported") if isinstance(data, Mapping) else None
-    return tuple(version for version in named if isinstance(version, str)) if isinstance(named, list) else ()
