@@ -10,7 +10,7 @@ import pytest
 from tests.server.conftest import crib
 from tests.server.test_stdio import MODERN, OPENING, request
 
-from toolcrib.protocol.failures import RpcError
+from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
 from toolcrib.server.context import RequestClient
 from toolcrib.server.duplex import DuplexConnection
 from toolcrib.testing import Handler, echo
@@ -136,6 +136,30 @@ async def test_a_cancelled_request_ends_without_a_response_and_others_go_on() ->
         assert (await peer.receive())["id"] == 2
         await anyio.wait_all_tasks_blocked()
         assert not peer.has_more()
+
+
+async def test_a_second_request_with_the_id_of_one_under_way_is_refused_and_the_first_is_answered() -> None:
+    calls, begun, go_on = list[str](), anyio.Event(), anyio.Event()
+
+    async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        calls.append(name)
+        begun.set()
+        await go_on.wait()
+        return await echo(ctx, name, arguments)
+
+    async with connected(wait) as peer:
+        await peer.open()
+        await peer.send(request(1, "tools/call", **CALL))
+        await begun.wait()
+        await peer.send(request(1, "tools/call", **CALL))
+        refused = await peer.receive()
+        assert (refused["id"], refused["error"]["code"]) == (1, INVALID_REQUEST)
+        assert "with another id" in refused["error"]["message"]
+        go_on.set()
+        assert said(await peer.receive())
+        await peer.send(request(1, "tools/call", **CALL))
+        assert said(await peer.receive())
+        assert len(calls) == 2
 
 
 async def test_a_cancellation_finds_its_request_even_if_it_writes_the_id_as_a_text() -> None:

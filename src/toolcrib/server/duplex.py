@@ -7,12 +7,12 @@ import contextlib
 import math
 import secrets
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import anyio
 import anyio.abc
 
-from toolcrib.protocol.failures import CONNECTION_CLOSED, RpcError
+from toolcrib.protocol.failures import CONNECTION_CLOSED, INVALID_REQUEST, RpcError
 from toolcrib.protocol.messages import (
     ErrorResponse,
     InvalidMessage,
@@ -38,6 +38,12 @@ from toolcrib.server.exchange import NO_HEAD, Exchange, HttpHead
 from toolcrib.server.processes.stopping import SHUTTING_DOWN
 from toolcrib.server.questions import Questions, SendMessage
 from toolcrib.types import LOCAL, Caller, Object
+
+
+_ID_IN_USE: Final = RpcError(
+    INVALID_REQUEST,
+    "A request with this id has yet to be answered; this one was not run. Send it again with another id.",
+)
 
 
 def local_name() -> str:
@@ -108,6 +114,9 @@ class DuplexConnection:
         """The same for a message that was read already; without `sender`, it is of the connection's own caller."""
         assert self._group is not None  # noqa: S101 - the caller is inside `serving`
         sender = sender or Sender(self._caller)
+        if isinstance(message, Request) and correlated(message.id) in self.session.under_way:
+            await self.refuse(_ID_IN_USE, message.id)
+            return
         match self.session.receive(message):
             case RequestReceived() as received:
                 scope = anyio.CancelScope()
