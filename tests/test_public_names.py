@@ -1,6 +1,7 @@
 """The public names of `toolcrib`, and the cost of importing it."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,26 @@ def test_importing_an_app_loads_no_server_and_no_client() -> None:
     program = f"import sys; from toolcrib import App; print([name for name in {heavy!r} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"
+
+
+def test_serving_over_stdio_loads_no_http() -> None:
+    heavy = ("mcp", "starlette", "uvicorn", "httpx2")
+    program = (
+        "import asyncio, sys\n"
+        "from toolcrib import App\n"
+        "async def main():\n"
+        "    async with App() as app:\n"
+        "        await app.serve_stdio()\n"
+        "asyncio.run(main())\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening})
+    command = [sys.executable, "-c", program]
+    served = subprocess.run(command, input=f"{message}\n", capture_output=True, text=True, check=True, timeout=60)
+    answer, loaded = served.stdout.splitlines()
+    assert "serverInfo" in answer
+    assert loaded == "[]"
 
 
 @pytest.mark.parametrize("module", ["names", "schema", "catalog", "search.engine"])

@@ -74,7 +74,7 @@ def to_context(exchange: Exchange, *, repeats: bool = False) -> Context:
         request_state=_without_replica(state) if isinstance(state, str) else None,
         meta={} if exchange.session is None and meta.keys() <= _PLAIN_ENVELOPE else _forwarded_meta(exchange),
         token=head.token,
-        memo={} if head.step_up is None else {LACKING_SCOPES: frozenset()},
+        memo={} if head.lacking is None else {LACKING_SCOPES: frozenset()},
     )
     return apply_scope(ctx)
 

@@ -39,7 +39,6 @@ from toolcrib.server.processes.stopping import SHUTTING_DOWN
 from toolcrib.server.questions import Questions, SendMessage
 from toolcrib.types import LOCAL, Caller, Object
 
-
 _ID_IN_USE: Final = RpcError(
     INVALID_REQUEST,
     "A request with this id has yet to be answered; this one was not run. Send it again with another id.",

@@ -8,21 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from starlette.types import Scope
-
 from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
 from toolcrib.protocol.messages import RequestId
 from toolcrib.protocol.serving import ServerSession
 from toolcrib.protocol.versions import is_modern
-from toolcrib.providers.request_scope import SHOW_ALL_HEADER, SHOW_ALL_PARAMETER, show_all_from_request
-from toolcrib.server.auth.authentication import CALLER_KEY, StepUp, sdk_caller
 from toolcrib.types import LOCAL, Caller, Object, ToolProvider
-
-PROVIDERS_KEY: Final = "toolcrib.providers"
-"""ASGI scope key: a tuple of providers that come with this request."""
-OVERRIDING_KEY: Final = "toolcrib.overriding"
-"""ASGI scope key: the same for providers that take precedence over shared ones."""
-SESSION_HEADER: Final = "mcp-session-id"
 
 
 class Channel(Protocol):
@@ -74,7 +64,7 @@ class HttpHead:
     """The same, whose tools take precedence over shared ones."""
     replica: str = ""
     """The id of this process, if others may serve the same address."""
-    step_up: StepUp | None = None
+    lacking: set[str] | None = None
     """Takes the scopes that the request lacks, if its client can get them."""
 
 
@@ -115,40 +105,5 @@ class Exchange:
 
     def ask_for_scopes(self, scopes: frozenset[str]) -> None:
         """Have the request answered with the scopes that it lacks, if its client can get them."""
-        if self.head.step_up is not None:
-            self.head.step_up.ask(scopes)
-
-
-def http_head(scope: Scope, *, is_own: bool = False, replica: str = "", step_up: StepUp | None = None) -> HttpHead:
-    """What the scope of an ASGI request says; `is_own` if its credential is one that only this server knows."""
-    # Of a header that comes twice, the first one counts.
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
-    return HttpHead(
-        headers=headers,
-        show_all=_asked_to_show_all(scope, headers),
-        token="" if is_own else _bearer_token(headers),
-        providers=tuple(scope.get(PROVIDERS_KEY, ())),
-        overriding=tuple(scope.get(OVERRIDING_KEY, ())),
-        replica=replica,
-        step_up=step_up,
-    )
-
-
-def _asked_to_show_all(scope: Scope, headers: Mapping[str, str]) -> bool | None:
-    """Whether header or query ask to list every tool; None if they say nothing about it."""
-    says = SHOW_ALL_HEADER in headers or SHOW_ALL_PARAMETER.encode() in scope.get("query_string", b"")
-    return show_all_from_request(scope) if says else None
-
-
-def _bearer_token(headers: Mapping[str, str]) -> str:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def request_caller(scope: Scope | None) -> Caller:
-    """The caller that toolcrib's authentication found, else the surrounding server's; `LOCAL` without either.
-
-    Without a scope, the surrounding server's is that of the current task.
-    """
-    caller: Caller | None = scope.get(CALLER_KEY) if scope is not None else None
-    return caller or sdk_caller(scope) or LOCAL
+        if self.head.lacking is not None:
+            self.head.lacking.update(scopes)

@@ -20,6 +20,7 @@ from pydantic_core import from_json
 from starlette.requests import Request as HttpRequest
 
 from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
+from toolcrib.protocol.headers import SESSION_HEADER
 from toolcrib.protocol.messages import RawJson
 from toolcrib.protocol.params import check_request
 from toolcrib.protocol.serving import ServerSession, declared_in
@@ -27,7 +28,8 @@ from toolcrib.protocol.versions import PROGRESS_KEY, is_defined, is_modern
 from toolcrib.server.context import as_rpc_errors
 from toolcrib.server.duplex import local_name
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import NO_HEAD, SESSION_HEADER, Exchange, http_head, request_caller
+from toolcrib.server.exchange import NO_HEAD, Exchange
+from toolcrib.server.http.requests import http_head, request_caller
 from toolcrib.tracing import TRACING
 from toolcrib.types import Object
 

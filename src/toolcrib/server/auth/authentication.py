@@ -216,18 +216,6 @@ class Credentials:
         return (Route(f"{METADATA_PATH}{{path:path}}", metadata, methods=["GET"]),)
 
 
-class StepUp:
-    """What a request lacked, for a client that can get a token with more scopes."""
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-        self.error: InsufficientScope | None = None
-
-    def ask(self, scopes: frozenset[str]) -> None:
-        """Have the request answered with these scopes, and with those that its token has, which a new one needs too."""
-        self.error = insufficient_scope(scopes | self._caller.scopes)
-
-
 def insufficient_scope(scopes: Iterable[str]) -> InsufficientScope:
     """The error for a token that needs all of these scopes."""
     needed = sorted(set(scopes))

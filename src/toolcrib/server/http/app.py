@@ -46,19 +46,26 @@ from toolcrib.server.auth.authentication import (
     Identity,
     RequestAuthenticator,
     StaticTokens,
-    StepUp,
     authenticator_routes,
     check_not_local,
     choose_authenticator,
+    insufficient_scope,
     is_from_elsewhere,
     path_below_mount,
     sdk_caller,
 )
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import OVERRIDING_KEY, PROVIDERS_KEY
 from toolcrib.server.http.budgets import RequestBudgets
 from toolcrib.server.http.errors import error_response, forbidden, unauthorized
-from toolcrib.server.http.requests import Answer, AsgiRequest, BodyNotReadError, HttpRequest, read_body
+from toolcrib.server.http.requests import (
+    OVERRIDING_KEY,
+    PROVIDERS_KEY,
+    Answer,
+    AsgiRequest,
+    BodyNotReadError,
+    HttpRequest,
+    read_body,
+)
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.types import Authenticator, Caller, ToolProvider
 
@@ -233,7 +240,7 @@ class HttpApp(AsgiApp):
             return error_response(503, error, headers={"Retry-After": "10"})
         request.identity, request.caller = identity, identity.caller
         if identity.can_step_up and request.head.method == "POST":
-            request.step_up = StepUp(identity.caller)
+            request.lacking = set()
         return None
 
     async def _answer_caller(self, request: HttpRequest) -> None:
@@ -241,9 +248,10 @@ class HttpApp(AsgiApp):
         try:
             self._budgets.take(request)
             answer = await self._endpoint_answer(request)
-            if request.step_up is not None and request.step_up.error is not None and not request.has_begun:
-                assert self._authenticator is not None  # noqa: S101 - it has made the step-up
-                answer = Answer.of(forbidden(request.step_up.error, self._authenticator, request.scope))
+            if request.lacking and self._authenticator is not None and not request.has_begun:
+                # A new token needs the scopes of this one too.
+                error = insufficient_scope(request.lacking | request.caller.scopes)
+                answer = Answer.of(forbidden(error, self._authenticator, request.scope))
             if answer is not None:
                 await request.respond(answer)
         except RateLimited as error:

@@ -6,7 +6,7 @@ from the bytes of a connection is a `reader.PlainRequest`.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -19,8 +19,9 @@ from toolcrib.protocol.failures import CONNECTION_CLOSED, RpcError
 from toolcrib.protocol.headers import SESSION_HEADER, RoutingHeaders, repeated_header
 from toolcrib.protocol.messages import encode_error
 from toolcrib.protocol.versions import HANDSHAKE_VERSIONS
-from toolcrib.server.auth.authentication import Identity, StepUp, sdk_credential
-from toolcrib.server.exchange import HttpHead, http_head, request_caller
+from toolcrib.providers.request_scope import SHOW_ALL_HEADER, SHOW_ALL_PARAMETER, show_all_from_request
+from toolcrib.server.auth.authentication import CALLER_KEY, Identity, sdk_caller, sdk_credential
+from toolcrib.server.exchange import HttpHead
 from toolcrib.server.http.errors import body_too_large, error_response
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.processes.stopping import SHUTTING_DOWN
@@ -28,6 +29,11 @@ from toolcrib.types import LOCAL, Caller
 from toolcrib.upstream.transports.bounds import Meter
 
 _T = TypeVar("_T")
+
+PROVIDERS_KEY: Final = "toolcrib.providers"
+"""ASGI scope key: a tuple of providers that come with this request."""
+OVERRIDING_KEY: Final = "toolcrib.overriding"
+"""ASGI scope key: the same for providers that take precedence over shared ones."""
 
 Owner = tuple[str | None, str | None, str]
 """Whose use is counted: the key of a caller, or an address."""
@@ -157,7 +163,7 @@ class HttpRequest(ABC):
     identity: Identity | None = None
     """Who has sent it, once that is known; None if nothing authenticates senders."""
     caller: Caller = LOCAL
-    step_up: StepUp | None = None
+    lacking: set[str] | None = None
     """Takes the scopes that it lacks, if its client can get them."""
     replica = ""
     """The id of this process, if others may serve the same address."""
@@ -184,9 +190,9 @@ class HttpRequest(ABC):
         """What its head says to those who answer it."""
         is_own = self.identity is not None and self.identity.is_own
         known = self.head.http.get(is_own)
-        if known is None or self.step_up is not None:
-            known = http_head(self.scope, is_own=is_own, replica=self.replica, step_up=self.step_up)
-            if self.step_up is None:
+        if known is None or self.lacking is not None:
+            known = http_head(self.scope, is_own=is_own, replica=self.replica, lacking=self.lacking)
+            if self.lacking is None:
                 self.head.http[is_own] = known
         return known
 
@@ -277,6 +283,41 @@ def _accepted(accept: str) -> tuple[bool, bool]:
     """
     types = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
     return not types.isdisjoint({"*/*", "application/*", _JSON}), not types.isdisjoint({"*/*", "text/*", _EVENT_STREAM})
+
+
+def http_head(scope: Scope, *, is_own: bool = False, replica: str = "", lacking: set[str] | None = None) -> HttpHead:
+    """What the scope of an ASGI request says; `is_own` if its credential is one that only this server knows."""
+    # Of a header that comes twice, the first one counts.
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+    return HttpHead(
+        headers=headers,
+        show_all=_asked_to_show_all(scope, headers),
+        token="" if is_own else _bearer_token(headers),
+        providers=tuple(scope.get(PROVIDERS_KEY, ())),
+        overriding=tuple(scope.get(OVERRIDING_KEY, ())),
+        replica=replica,
+        lacking=lacking,
+    )
+
+
+def _asked_to_show_all(scope: Scope, headers: Mapping[str, str]) -> bool | None:
+    """Whether header or query ask to list every tool; None if they say nothing about it."""
+    says = SHOW_ALL_HEADER in headers or SHOW_ALL_PARAMETER.encode() in scope.get("query_string", b"")
+    return show_all_from_request(scope) if says else None
+
+
+def _bearer_token(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def request_caller(scope: Scope | None) -> Caller:
+    """The caller that toolcrib's authentication found, else the surrounding server's; `LOCAL` without either.
+
+    Without a scope, the surrounding server's is that of the current task.
+    """
+    caller: Caller | None = scope.get(CALLER_KEY) if scope is not None else None
+    return caller or sdk_caller(scope) or LOCAL
 
 
 # -- requests of ASGI servers ----------------------------------------------------------------------------------------
