@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from toolcrib.protocol.failures import HEADER_MISMATCH, RpcError
-from toolcrib.protocol.versions import PROTOCOL_VERSION_KEY, is_modern
+from toolcrib.protocol.versions import is_modern
 
 VERSION_HEADER: Final = "mcp-protocol-version"
 METHOD_HEADER: Final = "mcp-method"
@@ -90,10 +90,8 @@ class RoutingHeaders(NamedTuple):
         return cls(headers.get(VERSION_HEADER), headers.get(METHOD_HEADER), decode_header(headers.get(NAME_HEADER)))
 
 
-def check_headers(found: RoutingHeaders, method: str, params: Mapping[str, Any]) -> None:
-    """Raise `RpcError` if the headers of a request do not repeat what its body says."""
-    meta = params.get("_meta")
-    version = meta.get(PROTOCOL_VERSION_KEY) if isinstance(meta, Mapping) else None
+def check_headers(found: RoutingHeaders, version: Any, method: str, params: Mapping[str, Any]) -> None:
+    """Raise `RpcError` if the headers of a request do not repeat what its body says, `version` among it."""
     if version is None or found.version != version:
         raise _mismatch(VERSION_HEADER, "the request envelope's protocol version")
     if found.method != method:

@@ -34,6 +34,7 @@ from toolcrib.protocol.shapes import (
 from toolcrib.protocol.versions import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
+    KNOWN_VERSIONS,
     LIST_METHODS,
     LOG_LEVEL_KEY,
     LOG_LEVELS,
@@ -166,6 +167,20 @@ _MODERN_SHAPES: Final = {
 }
 _MODERN_PARAMS: Final = {method: record(required, optional) for method, (required, optional) in _MODERN.items()}
 """The same without the envelope."""
+
+
+def _by_version(modern: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
+    """The shapes of the requests of each version, by method."""
+    return {
+        version: {name: (modern if is_modern(version) else _OLDER_SHAPES)[name] for name in client_requests(version)}
+        for version in KNOWN_VERSIONS
+    }
+
+
+_SHAPES: Final = _by_version(_MODERN_SHAPES)
+_SHAPES_OF_PARAMS: Final = _by_version(_MODERN_PARAMS)
+_OLDEST_SHAPES: Final = _SHAPES[KNOWN_VERSIONS[0]]
+"""Those of a version that is not known, such as that of a session that is not open."""
 _NOTIFICATION_SHAPES: Final = {
     method: record(required, {**optional, "_meta": mapping}) for method, (required, optional) in _NOTIFICATIONS.items()
 }
@@ -193,12 +208,11 @@ def check_request(method: str, version: str, params: Mapping[str, Any] | None, *
     Traceback (most recent call last):
     toolcrib.protocol.failures.RpcError: Invalid params of tools/call: name is required.
     """
-    if method not in client_requests(version):
+    shape = (_SHAPES_OF_PARAMS if has_envelope else _SHAPES).get(version, _OLDEST_SHAPES).get(method)
+    if shape is None:
         if not is_defined(method):
             return
         raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
-    modern = _MODERN_PARAMS if has_envelope else _MODERN_SHAPES
-    shape = modern[method] if is_modern(version) else _OLDER_SHAPES[method]
     if problem := shape({} if params is None else params):
         raise RpcError(INVALID_PARAMS, f"Invalid params of {method}: {problem}.")
 
@@ -227,9 +241,10 @@ def read_envelope(method: str, params: Mapping[str, Any] | None, headers: Routin
     is_whole = type(meta) is dict and PROTOCOL_VERSION_KEY in meta and CLIENT_CAPABILITIES_KEY in meta
     if not is_whole and (problem := _REQUIRED_META(meta)):
         raise RpcError(INVALID_PARAMS, str(problem.within("_meta").within("params")))
+    version = meta[PROTOCOL_VERSION_KEY]
     if headers is not None:
-        check_headers(headers, method, params)
-    if isinstance(version := meta[PROTOCOL_VERSION_KEY], str):
+        check_headers(headers, version, method, params)
+    if isinstance(version, str) and version not in MODERN_VERSIONS:
         check_version(version)
     if problem := _envelope_problem(meta):
         raise RpcError(INVALID_PARAMS, str(problem.within("_meta").within("params")))

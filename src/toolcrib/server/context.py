@@ -155,7 +155,7 @@ class RequestClient(SessionClient):
     def declared(self) -> Object:
         """The same, whether or not the client can be reached now."""
         declared = self._exchange.capabilities
-        return {name: declared[name] for name in declared if name in _FORWARDED_CAPABILITIES}
+        return {name: declared[name] for name in declared if name in _FORWARDED_CAPABILITIES} if declared else declared
 
     @property
     def extensions(self) -> Object:

@@ -111,7 +111,10 @@ class ToolMethods:
                 else None
             )
             run = isolated(partial(self._facade.call, name=name, arguments=arguments, check_headers=check))
-        result = await errors_as_results(run(ctx) if exchange.is_modern else resolve_input_required(ctx, run))
+        try:
+            result = await (run(ctx) if exchange.is_modern else resolve_input_required(ctx, run))
+        except ToolcribError as error:
+            result = error_as_result(error)
         if result.is_error and ctx.memo and (lacking := ctx.memo.get(LACKING_SCOPES)):
             exchange.ask_for_scopes(lacking)
         if result.request_state is not None:
@@ -138,18 +141,13 @@ def isolated(run: RunCall) -> RunCall:
     return lambda ctx: isolate(partial(run, ctx))
 
 
-async def errors_as_results(work: Awaitable[ToolResult]) -> ToolResult:
-    """Await a call; its error becomes a result, unless it concerns the request. Raises such errors, and `RpcError`."""
-    try:
-        return await work
-    except (NotFound, AmbiguousName):
-        raise
-    except UpstreamError as error:
-        if error.rpc_error is None:
-            return error_result(error)
+def error_as_result(error: ToolcribError) -> ToolResult:
+    """The result that says what a call has ended with. Raises errors that concern the request, and `RpcError`."""
+    if isinstance(error, NotFound | AmbiguousName):
+        raise error
+    if isinstance(error, UpstreamError) and error.rpc_error is not None:
         raise RpcError.of(error.rpc_error) from error
-    except ToolcribError as error:
-        return error_result(error)
+    return error_result(error)
 
 
 async def result_in_steps(result: ToolResult, version: str) -> dict[str, Any]:
@@ -209,8 +207,10 @@ class TaskMethods:
         async def run(round_ctx: Context) -> ToolResult:
             return await self._tasks.start(round_ctx, found, arguments, ttl_ms, report)
 
-        asking = resolve_input_required(to_context(exchange, repeats=True), isolated(run))
-        result = await errors_as_results(asking)
+        try:
+            result = await resolve_input_required(to_context(exchange, repeats=True), isolated(run))
+        except ToolcribError as error:
+            result = error_as_result(error)
         if result.kind != "task":
             raise RpcError(INTERNAL_ERROR, result.text, result.structured)
         return {"task": _sendable(result.structured)}

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 import anyio
@@ -62,8 +62,8 @@ from toolcrib.server.http.requests import (
     PROVIDERS_KEY,
     Answer,
     AsgiRequest,
-    BodyNotReadError,
     HttpRequest,
+    RefusedError,
     read_body,
 )
 from toolcrib.server.options import HEALTH_PATHS, HttpOptions
@@ -173,7 +173,7 @@ class HttpApp(AsgiApp):
         )
         """What is served without authentication."""
         self._authenticator = authenticator
-        self._sees_requests = isinstance(authenticator, RequestAuthenticator)  # which takes long to find out
+        self._request_authenticator = authenticator if isinstance(authenticator, RequestAuthenticator) else None
         self._budgets = RequestBudgets(options)
         self._unmetered_bytes = min(options.max_body_bytes, options.max_body_nodes)
         """Of a body that cannot hold too many values."""
@@ -208,71 +208,71 @@ class HttpApp(AsgiApp):
 
     async def _answer(self, request: HttpRequest) -> None:
         """Answer a request at one of the endpoint's paths."""
-        if self._authenticator is not None:
-            refused = await self._identify(self._authenticator, request)
-            if refused is not None:
-                await request.respond(Answer.of(refused))
-                return
-        identity = request.identity
-        if identity is None or identity.expires is None or not request.head.listens:
-            await self._answer_caller(request)
-            return
-        # No stream outlives its token.
-        with anyio.move_on_after(max(0.0, identity.expires - time.time())) as valid:
-            await self._answer_caller(request)
-        if valid.cancelled_caught and request.has_begun:
-            await request.end()
-
-    async def _identify(self, authenticator: Authenticator, request: HttpRequest) -> Response | None:
-        """Find out who has sent a request. Returns the response if it is refused."""
         try:
-            if self._sees_requests:
-                identity = await cast("RequestAuthenticator", authenticator).identify(request)
+            try:
+                if self._authenticator is not None:
+                    await self._identify(self._authenticator, request)
+                identity = request.identity
+                if identity is None or identity.expires is None or not request.head.listens:
+                    answer = await self._answer_caller(request)
+                else:
+                    answer = await self._answer_until(identity.expires, request)
+            except RefusedError as refused:
+                answer = refused.answer
+            except RateLimited as error:
+                self._report_refusal(request.caller, request.head.method, error)
+                answer = Answer.of(error_response(503 if error.data["of"] == "all" else 429, error))
+            if answer is not None:
+                await request.respond(answer)
+        finally:
+            self._budgets.give_back(request)
+
+    async def _identify(self, authenticator: Authenticator, request: HttpRequest) -> None:
+        """Find out who has sent a request. Raises `RefusedError`."""
+        try:
+            if self._request_authenticator is not None:
+                identity = await self._request_authenticator.identify(request)
             else:
                 caller = await authenticator.authenticate(Headers(raw=request.head.scope["headers"]))
                 identity = Identity(caller=caller, is_own=isinstance(authenticator, StaticTokens))
             check_not_local(identity.caller)
         except NotAuthenticated as error:
-            return unauthorized(error, authenticator, request.scope)
+            response = unauthorized(error, authenticator, request.scope)
+            raise RefusedError(Answer.of(response)) from error
         except InsufficientScope as error:
-            return forbidden(error, authenticator, request.scope)
+            raise RefusedError(Answer.of(forbidden(error, authenticator, request.scope))) from error
         except (ServerUnavailable, StateUnavailable) as error:
-            return error_response(503, error, headers={"Retry-After": "10"})
+            response = error_response(503, error, headers={"Retry-After": "10"})
+            raise RefusedError(Answer.of(response)) from error
         request.identity, request.caller = identity, identity.caller
         if identity.can_step_up and request.head.method == "POST":
             request.lacking = set()
+
+    async def _answer_until(self, expires: float, request: HttpRequest) -> Answer | None:
+        """Answer a request by a stream, which does not outlive the token of its sender."""
+        with anyio.move_on_after(max(0.0, expires - time.time())):
+            return await self._answer_caller(request)
+        if request.has_begun:
+            await request.end()
         return None
 
-    async def _answer_caller(self, request: HttpRequest) -> None:
-        """Answer a request whose sender is known, within what it may have under way."""
+    async def _answer_caller(self, request: HttpRequest) -> Answer | None:
+        """Answer a request whose sender is known. Raises `RefusedError`, and `RateLimited` if there is no room."""
+        self._budgets.take(request)
+        if _RESOLVERS_KEY in request.head.scope:
+            await _add_providers(request)
+        body = request.body
+        if body is None or len(body) > self._unmetered_bytes:
+            body = await read_body(request, self.options, self._budgets.count)
         try:
-            self._budgets.take(request)
-            answer = await self._endpoint_answer(request)
-            if request.lacking and self._authenticator is not None and not request.has_begun:
-                # A new token needs the scopes of this one too.
-                error = insufficient_scope(request.lacking | request.caller.scopes)
-                answer = Answer.of(forbidden(error, self._authenticator, request.scope))
-            if answer is not None:
-                await request.respond(answer)
-        except RateLimited as error:
-            self._report_refusal(request.caller, request.head.method, error)
-            await request.respond(Answer.of(error_response(503 if error.data["of"] == "all" else 429, error)))
-        finally:
-            self._budgets.give_back(request)
-
-    async def _endpoint_answer(self, request: HttpRequest) -> Answer | None:
-        """What the endpoint answers. Raises `RateLimited` if there is no room for the body."""
-        if _RESOLVERS_KEY in request.head.scope and (refused := await _add_providers(request)) is not None:
-            return refused
-        try:
-            body = request.body
-            if body is None or len(body) > self._unmetered_bytes:
-                body = await read_body(request, self.options, self._budgets.count)
-            return await self._endpoint.answer(request, body)
-        except BodyNotReadError as error:
-            return error.answer
+            answer = await self._endpoint.answer(request, body)
         except NotStarted:
             return Answer.of(error_response(503, _NOT_RUNNING, headers={"Retry-After": "1"}))
+        if request.lacking and self._authenticator is not None and not request.has_begun:
+            # A new token needs the scopes of this one too.
+            error = insufficient_scope(request.lacking | request.caller.scopes)
+            return Answer.of(forbidden(error, self._authenticator, request.scope))
+        return answer
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -512,15 +512,14 @@ class CallerProviders:
         await self._app({**scope, _RESOLVERS_KEY: (*scope.get(_RESOLVERS_KEY, ()), self._resolver)}, receive, send)
 
 
-async def _add_providers(request: HttpRequest) -> Answer | None:
-    """Run the resolvers that `CallerProviders` left in the scope. Returns the answer to a request that they refuse."""
+async def _add_providers(request: HttpRequest) -> None:
+    """Run the resolvers that `CallerProviders` left in the scope. Raises `RefusedError`."""
     for resolve, key in request.scope[_RESOLVERS_KEY]:
         scope = request.scope
         found = await _resolved(partial(resolve, request.caller, Request(scope)))
         if isinstance(found, Response):
-            return Answer.of(found)
+            raise RefusedError(Answer.of(found))
         request.scope = {**scope, key: (*scope.get(key, ()), *found)}
-    return None
 
 
 async def _resolved(resolve: Callable[[], object | Awaitable[object]]) -> tuple[ToolProvider, ...] | Response:

@@ -71,17 +71,16 @@ class RequestBudgets:
             request.is_counted_stream = True
         # Without a length it comes in chunks, and if it is too large, it is answered without being read.
         if head.length and head.length <= self._max_body_bytes:
-            self._take_bytes(request, head.length)
+            if (of := self.bytes.take(owner, head.length)) is not None:
+                raise _too_many_bytes(of, self.bytes)
+            request.counted_bytes = head.length
 
     def count(self, request: HttpRequest, size: int) -> None:
         """Take the bytes of a part of the body, unless its head has declared them. Raises `RateLimited`."""
         if request.head.length is None and size:
-            self._take_bytes(request, size)
-
-    def _take_bytes(self, request: HttpRequest, size: int) -> None:
-        if (of := self.bytes.take(request.owner, size)) is not None:
-            raise _too_many_bytes(of, self.bytes)
-        request.counted_bytes += size
+            if (of := self.bytes.take(request.owner, size)) is not None:
+                raise _too_many_bytes(of, self.bytes)
+            request.counted_bytes += size
 
     def give_back(self, request: HttpRequest) -> None:
         """Give back what a request has taken."""

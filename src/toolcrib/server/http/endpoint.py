@@ -19,7 +19,7 @@ from toolcrib.protocol.failures import (
     RpcError,
 )
 from toolcrib.protocol.headers import VERSION_HEADER
-from toolcrib.protocol.messages import InvalidMessage, Notification, Request, decode, encode_error
+from toolcrib.protocol.messages import InvalidMessage, Message, Notification, Request, RequestId, decode, encode_error
 from toolcrib.protocol.params import check_version, read_envelope
 from toolcrib.protocol.serving import declared_in
 from toolcrib.protocol.versions import LOG_LEVEL_KEY, PROGRESS_KEY
@@ -35,6 +35,7 @@ from toolcrib.server.http.requests import (
     NOT_ACCEPTED,
     Answer,
     HttpRequest,
+    RefusedError,
     method_not_allowed,
 )
 from toolcrib.server.http.sessions import HttpSessions, SharedSessions
@@ -144,53 +145,21 @@ class StreamableHttpEndpoint:
         return request.head.problem or await self._answer_post(request, body)
 
     async def _answer_post(self, request: HttpRequest, body: bytes) -> Answer | None:
-        request_id = None
+        message: Message | None = None
         try:
             message = decode(body)
-            if isinstance(message, Request):
-                request_id = message.id
-                return await self._answer_request(request, message)
-            if not isinstance(message, Notification):
-                raise _NO_REQUEST
-            version = request.head.headers[VERSION_HEADER]
-            check_version(version)
+            exchange = _exchange(request, message)
         except InvalidMessage as error:
             return error_answer(error.error, error.id)
         except RpcError as error:
-            return error_answer(error, request_id)
-        await request.respond(ACCEPTED)  # the client need not wait for what follows from it
-        exchange = Exchange(
-            method=message.method,
-            params=message.params or {},
-            version=version,
-            caller=request.caller,
-            session_id=request.head.session_id,
-            capabilities=declared_in(message.params),
-            head=request.http,
-        )
-        await self._engine.notified(exchange)
-        return None
-
-    async def _answer_request(self, request: HttpRequest, message: Request) -> Answer | None:
-        head, params = request.head, message.params or {}
-        listens = message.method == LISTEN_METHOD
-        if listens and not head.takes_events:
-            return NOT_ACCEPTED
-        if head.repeated is not None:
-            raise RpcError(HEADER_MISMATCH, f"{head.repeated} header appears more than once")
-        envelope = read_envelope(message.method, params, head.routing)
-        exchange = Exchange(
-            method=message.method,
-            params=params,
-            id=message.id,
-            version=envelope.version,
-            caller=request.caller,
-            session_id=head.session_id,
-            capabilities=envelope.capabilities,
-            head=request.http,
-        )
+            return error_answer(error, message.id if isinstance(message, Request) else None)
+        if exchange.id is None:
+            await request.respond(ACCEPTED)  # the client need not wait for what follows from it
+            await self._engine.notified(exchange)
+            return None
+        listens = exchange.method == LISTEN_METHOD
         may_stream = not _STREAM_KEYS.isdisjoint(exchange.meta) or "extensions" in exchange.capabilities
-        by_stream = head.takes_events and (listens or may_stream)
+        by_stream = request.head.takes_events and (listens or may_stream)
         answering = self._answer_by_stream(request, exchange) if by_stream else self._engine.answer(exchange)
         answer = await request.until_left(answering)
         if answer is None:
@@ -205,6 +174,33 @@ class StreamableHttpEndpoint:
             return await self._engine.answer(exchange)
         finally:
             stream.close()
+
+
+def _exchange(request: HttpRequest, message: Message) -> Exchange:
+    """The exchange of a request or notification. Raises `RpcError`, and `RefusedError`."""
+    head = request.head
+    if isinstance(message, Request):
+        if message.method == LISTEN_METHOD and not head.takes_events:
+            raise RefusedError(NOT_ACCEPTED)
+        if head.repeated is not None:
+            raise RpcError(HEADER_MISMATCH, f"{head.repeated} header appears more than once")
+        version, capabilities, _, _ = read_envelope(message.method, message.params, head.routing)
+        request_id: RequestId | None = message.id
+    elif isinstance(message, Notification):
+        version, capabilities, request_id = head.headers[VERSION_HEADER], declared_in(message.params), None
+        check_version(version)
+    else:
+        raise _NO_REQUEST
+    return Exchange(
+        method=message.method,
+        params=message.params or {},
+        id=request_id,
+        version=version,
+        caller=request.caller,
+        session_id=head.session_id,
+        capabilities=capabilities,
+        head=request.http,
+    )
 
 
 def error_answer(error: RpcError, request_id: int | str | None) -> Answer:

@@ -86,8 +86,8 @@ SHUTDOWN_ANSWER: Final = Answer(
 _NOT_DECLARED: Final = Answer.of(error_response(400, _NO_JSON))
 
 
-class BodyNotReadError(Exception):
-    """A body that was not read to its end."""
+class RefusedError(Exception):
+    """A request of which nothing is run."""
 
     def __init__(self, answer: Answer | None) -> None:
         super().__init__()
@@ -250,12 +250,12 @@ def read_length(value: str) -> int | None:
 
 
 async def read_body(request: HttpRequest, options: HttpOptions, count: Callable[[HttpRequest, int], None]) -> bytes:
-    """The body. `count` gets the size of each part. Raises `BodyNotReadError`.
+    """The body. `count` gets the size of each part. Raises `RefusedError`.
 
     A parser cannot be interrupted, so what holds too many values must not reach it.
     """
     if request.head.length is not None and request.head.length > options.max_body_bytes:
-        raise BodyNotReadError(Answer.of(error_response(413, body_too_large(options))))
+        raise RefusedError(Answer.of(error_response(413, body_too_large(options))))
     parts, meter = list[bytes](), Meter()
     while (found := await request.read_part()) is not None:
         part, more = found
@@ -263,10 +263,10 @@ async def read_body(request: HttpRequest, options: HttpOptions, count: Callable[
         parts.append(part)
         meter.add(part)
         if meter.size > options.max_body_bytes or meter.nodes > options.max_body_nodes:
-            raise BodyNotReadError(Answer.of(error_response(413, body_too_large(options, meter.size))))
+            raise RefusedError(Answer.of(error_response(413, body_too_large(options, meter.size))))
         if not more:
             return b"".join(parts)
-    raise BodyNotReadError(None)
+    raise RefusedError(None)
 
 
 def method_not_allowed(*allowed: str) -> Answer:
