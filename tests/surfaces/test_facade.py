@@ -336,3 +336,43 @@ async def test_a_cursor_is_valid_for_its_own_list_only() -> None:
         assert isinstance(searched, mcp_types.CallToolResult)
         with pytest.raises(MCPError, match="cursor"):
             await client.list_tools(cursor=searched.structured_content["cursor"])
+
+
+class Elsewhere(Remote):
+    """A server whose calls run none of this process's code."""
+
+    runs_elsewhere = True
+
+
+async def refuse(_ctx: Context, name: str, _arguments: Object) -> ToolResult:
+    raise ServerUnavailable(f"{name} is closed.")
+
+
+@pytest.mark.parametrize("name", ["execute_tool", "far__go"])
+async def test_a_call_is_a_task_of_its_own_only_if_code_of_others_may_run_in_it(name: str) -> None:
+    def asked(namespace: str) -> tuple[str, Object]:
+        return (name, {"name": f"{namespace}:go"}) if name == "execute_tool" else (f"{namespace}__go", {})
+
+    options = SurfaceOptions(surfaces=("search", "direct"))
+    async with running(FakeSource(Elsewhere("far", "go"), Remote("near", "go"))) as gateway:
+        facade = make_facade(gateway, options)
+        own = facade.own_call(ME, *asked("far"))
+        assert own is not None
+        assert (await own(ME)).text == "go {}"
+        assert facade.own_call(ME, *asked("near")) is None
+        assert facade.own_call(ME, *asked("missing")) is None
+        assert facade.own_call(ME.with_providers(provider("mine", "go")), *asked("far")) is None
+
+
+async def test_execute_tool_returns_the_errors_of_remote_servers_as_results() -> None:
+    far = Elsewhere("far", "go")
+    far.handler = refuse
+    hiding = ByScopes([Rule(tools=("far:*",), callers=("me",))])
+    async with running(FakeSource(far), policy=hiding) as gateway:
+        facade = make_facade(gateway, SurfaceOptions(surfaces=("search",)))
+        own = facade.own_call(ME, "execute_tool", {"name": "far:go"})
+        assert own is not None
+        failed = await own(ME)
+        assert failed.is_error
+        assert "go is closed." in failed.text
+        assert facade.own_call(Context(caller=Caller(id="ann")), "execute_tool", {"name": "far:go"}) is None

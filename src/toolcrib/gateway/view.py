@@ -47,6 +47,11 @@ class ResolvedTool(NamedTuple):
     schema: Schema
     wire_name: str
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether a call of it runs no code of others here: all its backends are remote servers."""
+        return all(backend.provider.runs_elsewhere for backend in self.backends) and not is_group_tool(self.tool)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDescription:
@@ -117,18 +122,17 @@ class View:
         request is ambiguous, like every other that matches two tools.
         """
         if not self.overlay.catalog.tools:
-            position = self.snapshot.catalog.find(spelling, self.mask)
-            return resolve_at(self.snapshot, position) if not self.snapshot.accounts else self._narrow_at(position)
+            return self._shared_tool(self.snapshot.catalog.find(spelling, self.mask))
         exact = self.find_exact(spelling)
         return exact if exact is not None else self._find_loose(spelling)
 
     def find_exact(self, name: str) -> ResolvedTool | None:
         """Return the tool with exactly that id, else with exactly that wire name."""
-        for snapshot, mask in self._parts():
-            position = snapshot.catalog.by_id(name)
-            if position is not None and (mask is None or mask[position]):
-                return self._resolve(snapshot, position)
-        return self.find_wire(name)
+        position = self.snapshot.catalog.by_id(name)
+        if position is not None and (self.mask is None or self.mask[position]):
+            return self._shared_tool(position)
+        position = self.overlay.catalog.by_id(name)
+        return self.find_wire(name) if position is None else resolve_at(self.overlay, position)
 
     def _find_loose(self, spelling: str) -> ResolvedTool:
         found: list[ResolvedTool] = []
@@ -179,11 +183,12 @@ class View:
         return self.memoized("grouped", lambda _: frozenset(tools[at].namespace for one in accounts for _, at in one))
 
     def _resolve(self, snapshot: Snapshot, position: int) -> ResolvedTool:
-        return self._narrow_at(position) if snapshot is self.snapshot else resolve_at(snapshot, position)
+        return self._shared_tool(position) if snapshot is self.snapshot else resolve_at(snapshot, position)
 
-    def _narrow_at(self, position: int) -> ResolvedTool:
+    def _shared_tool(self, position: int) -> ResolvedTool:
         """The shared tool at a position, with the caller's accounts if it is that of a group."""
-        found, narrowed = resolve_at(self.snapshot, position), self._narrowed.get(position)
+        found = resolve_at(self.snapshot, position)
+        narrowed = self._narrowed.get(position) if self.snapshot.accounts else None
         if narrowed is None:
             return found
         schema = self.memoized(("schema", position), lambda _: read_schema(narrowed.input_schema, narrowed.id).check)

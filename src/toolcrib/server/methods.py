@@ -100,11 +100,8 @@ class ToolMethods:
         if "task" in params and (task := await self._start_task(exchange)) is not None:
             return task
         name, arguments, ctx = params["name"], params.get("arguments") or {}, to_context(exchange, repeats=True)
-        found = self._facade.plain_tool(ctx, name)
-        run: RunCall
-        if found is not None:
-            run = partial(self._facade.call_found, found, arguments)
-        else:
+        run = self._facade.own_call(ctx, name, arguments)
+        if run is None:
             check = (
                 partial(_check_headers, exchange.head.headers, arguments)
                 if exchange.head.headers and exchange.is_modern

@@ -9,7 +9,7 @@ from typing import Final
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.scripting.runner import ScriptRunner
-from toolcrib.surfaces.facade import CallerView, MetaToolHandler, ServerOrder, Surface, ToolFacade
+from toolcrib.surfaces.facade import CallerView, MetaToolHandler, PassOn, ServerOrder, Surface, ToolFacade
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.types import Tool
 
@@ -22,6 +22,7 @@ class DirectSurface:
     lists_all = True
     describes_servers = False
     handlers: Mapping[str, MetaToolHandler] = {}
+    passes_on: Mapping[str, PassOn] = {}
     reads_results = None
 
     def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface

@@ -20,7 +20,7 @@ from toolcrib.gateway.view import ResolvedTool
 from toolcrib.providers.content import json_text
 from toolcrib.results.store import ResultStore
 from toolcrib.schema.compact import compact
-from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, CallerView, MetaToolHandler, listed_meta_tool
+from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, CallerView, MetaToolHandler, PassOn, listed_meta_tool
 from toolcrib.surfaces.reply import ReplyRenderer, shorten, similar_names, text_result
 from toolcrib.surfaces.results import READ_RESULT, Continuation, ResultBudget
 from toolcrib.surfaces.selection import Level, is_worth_naming, shares
@@ -41,6 +41,7 @@ class DynamicSurface:
     introduction = SEARCH_INTRODUCTION
     lists_all = False
     describes_servers = False
+    passes_on: Mapping[str, PassOn] = {}
     reads_results = Continuation("call_tool", '{"tool_name":"read_result","arguments":{ARGUMENTS}}')
 
     def __init__(

@@ -19,11 +19,11 @@ import anyio
 from toolcrib.catalog import SEARCH_HINT, Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, NotStarted, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import SEARCH_ELSEWHERE_HINT, Gateway
+from toolcrib.gateway.nested_calls import RunCall
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.server_states import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.gateway.tasks import takes_tasks
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
-from toolcrib.providers.accounts import is_group_tool
 from toolcrib.resources.uris import with_public_apps
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.options import SurfaceOptions
@@ -60,6 +60,8 @@ _GRACE_S: Final = 5.0
 
 MetaToolHandler = Callable[[Context, Object], Awaitable[ToolResult]]
 """Runs a meta-tool. Raises `ToolcribError` for failures to show to the model."""
+PassOn = Callable[[Context, Object], RunCall | None]
+"""What runs a call that a meta-tool passes on; None if code of others may take part in it."""
 ServerOrder = Callable[[], Sequence[str]]
 """Returns the names of the remote servers, in the order of the settings."""
 
@@ -98,6 +100,10 @@ class Surface(Protocol):
     @property
     def handlers(self) -> Mapping[str, MetaToolHandler]:
         """Its meta-tools by name, listed or not."""
+
+    @property
+    def passes_on(self) -> Mapping[str, PassOn]:
+        """Its meta-tools, by name, that only pass a call on."""
 
     @property
     def reads_results(self) -> Continuation | None:
@@ -165,6 +171,14 @@ def _has_header_arguments(view: View, tool: Tool) -> bool:
     return view.memoized(("headers", tool.key), lambda _: _HEADER_MARK in str(tool.input_schema))
 
 
+async def _answer(work: Awaitable[ToolResult]) -> ToolResult:
+    """The result of a meta-tool, also for an error."""
+    try:
+        return await work
+    except ToolcribError as error:
+        return meta_tool_error(error)
+
+
 class ToolFacade:
     """What clients see of a gateway: the given surfaces, and the tools listed by name."""
 
@@ -178,7 +192,10 @@ class ToolFacade:
         self._digests = DigestWriter(options.digest_tokens)
         self._lists_all = any(surface.lists_all for surface in surfaces)
         self._handlers: dict[str, MetaToolHandler] = {}
+        self._passes_on: dict[str, PassOn] = {}
         for surface in surfaces:
+            fresh = {name: pass_on for name, pass_on in surface.passes_on.items() if name not in self._handlers}
+            self._passes_on.update(fresh)
             self._handlers = {**surface.handlers, **self._handlers}
         self._order = order
         self._results = ResultBudget.of(gateway, options)
@@ -261,10 +278,7 @@ class ToolFacade:
         """
         handler = self._handlers.get(name)
         if handler is not None and not (ctx.show_all and await self._is_replaced(ctx, name)):
-            try:
-                return await handler(ctx, arguments)
-            except ToolcribError as error:
-                return meta_tool_error(error)
+            return await _answer(handler(ctx, arguments))
         view = await self._gateway.view(ctx)
         found = self._find_listed(view, ctx, name)
         if found is None:
@@ -277,13 +291,21 @@ class ToolFacade:
             check_headers(found.tool.input_schema)
         return await self.call_found(found, arguments, ctx)
 
-    def plain_tool(self, ctx: Context, name: str) -> ResolvedTool | None:
-        """The tool of a remote server with this public name, if no code of others takes part in its call.
+    def own_call(self, ctx: Context, name: str, arguments: Object) -> RunCall | None:
+        """What runs this call, if no code of others takes part in it: the tool is one of remote servers.
 
         None if that is not certain, and for a tool some of whose arguments a client repeats in headers.
         """
-        if name in self._handlers or not self._gateway.runs_own_code:
+        if not self._gateway.runs_own_code:
             return None
+        if name in self._handlers:
+            pass_on = None if ctx.show_all else self._passes_on.get(name)
+            run = None if pass_on is None else pass_on(ctx, arguments)
+            return None if run is None else lambda own: _answer(run(own))
+        found = self._plain_tool(ctx, name)
+        return None if found is None else partial(self.call_found, found, arguments)
+
+    def _plain_tool(self, ctx: Context, name: str) -> ResolvedTool | None:
         view = self._gateway.settled_view(ctx)
         if view is None:
             return None
@@ -292,9 +314,7 @@ class ToolFacade:
         if known is not None:
             return known
         found = self._look_up_listed(view, ctx, name)
-        if found is None or is_group_tool(found.tool) or _has_header_arguments(view, found.tool):
-            return None
-        if not all(backend.provider.runs_elsewhere for backend in found.backends):
+        if found is None or not found.runs_elsewhere or _has_header_arguments(view, found.tool):
             return None
         view.memo[key] = found
         return found

@@ -13,7 +13,7 @@ from toolcrib.scripting.engines import NO_ENGINE
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
 from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.disclosure import ToolDiscoveryService
-from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, CallerView, MetaToolHandler, meta_tool
+from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, CallerView, MetaToolHandler, PassOn, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.results import Continuation, ResultBudget
 from toolcrib.types import Context, Object, Tool, ToolResult
@@ -84,6 +84,7 @@ class ProgressiveSurface:
     introduction = INSTRUCTIONS
     lists_all = False
     describes_servers = False
+    passes_on: Mapping[str, PassOn] = {}
 
     def __init__(self, gateway: Gateway, options: SurfaceOptions, scripts: ScriptRunner | None = None) -> None:
         """Without `scripts`, each script starts an engine of its own."""

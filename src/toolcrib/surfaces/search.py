@@ -13,7 +13,7 @@ import anyio
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.formats.tool_list import HOW_TO_QUERY, PHRASINGS
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.nested_calls import nested_context, report_call_ended
+from toolcrib.gateway.nested_calls import RunCall, nested_context, report_call_ended
 from toolcrib.gateway.view import ResolvedTool, View
 from toolcrib.names import nearest, nearest_names
 from toolcrib.providers.content import json_text, script_value
@@ -25,6 +25,7 @@ from toolcrib.surfaces.facade import (
     SIDE_EFFECT_HINTS,
     CallerView,
     MetaToolHandler,
+    PassOn,
     meta_tool,
 )
 from toolcrib.surfaces.options import SurfaceOptions
@@ -143,6 +144,7 @@ class SearchSurface:
             self.handlers[READ] = self._read
         if options.call_many:
             self.handlers[CALL_MANY] = partial(call_many, gateway, self._results)
+        self.passes_on: Mapping[str, PassOn] = {EXECUTE: self._pass_on}
 
     def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:
         """`tool_search` with a digest of the servers, `execute_tool`, and `read_tool` and `call_many` by the options.
@@ -197,6 +199,16 @@ class SearchSurface:
         if name in _WRAPPED and name in self.handlers:  # models sometimes wrap a meta-tool in execute_tool
             return await self.handlers[name](ctx, given if isinstance(given, Mapping) else loose)
         return await self._run(ctx, await self._gateway.find(ctx, name), given, loose)
+
+    def _pass_on(self, ctx: Context, arguments: Object) -> RunCall | None:
+        """What runs a call of a tool of remote servers that `execute_tool` names by its id or wire name."""
+        name = arguments.get("name")
+        view = self._gateway.settled_view(ctx) if isinstance(name, str) else None
+        found = None if view is None or name in _WRAPPED else view.find_exact(str(name))
+        if found is None or not found.runs_elsewhere:
+            return None
+        _, given, loose = parse_execute(arguments)
+        return lambda own: self._run(own, found, given, loose)
 
     async def _read(self, ctx: Context, arguments: Object) -> ToolResult:
         name, given, loose = parse_execute(arguments, READ)
