@@ -5,6 +5,7 @@ with guarded requests, and has a person or a stored login answer a server's chal
 """
 
 import base64
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -66,6 +67,11 @@ _PKCE_METHOD: Final = "S256"
 _STATE_BYTES: Final = 32
 _RESOURCE_SINCE: Final = "2025-06-18"
 """The first version of the protocol whose servers are named in requests for tokens."""
+_SENDABLE: Final = re.compile(r"[\x21-\x7e]+")
+_MAX_LIFETIME_S: Final = 100 * 365 * 24 * 3600
+"""What a longer lifetime counts as: times are floats, which not every number fits into."""
+_MAX_PAGE_CHARS: Final = 8192
+"""The longest address of a login page: models and people get it to read."""
 _SECRET_FIELDS: Final = ("assertion", "client_assertion", "code", "code_verifier", "refresh_token", "subject_token")
 
 Ask = Callable[[str], Awaitable[AuthorizationCodeResult]]
@@ -305,12 +311,16 @@ class OAuthClient:
         )
         return _authenticating(client, metadata)
 
-    def read_tokens(self, answer: Mapping[str, Any], asked: str | None) -> OAuthToken:
+    def read_tokens(self, answer: Mapping[str, Any], asked: str | None = None) -> OAuthToken:
         """Read the answer to a request for tokens with the scopes that were asked for, which are granted unless it
-        names others (RFC 6749, section 5.1).
+        names others (RFC 6749, section 5.1). Raises `LoginFailed`, and `ValueError` for anything else.
         """
         tokens = OAuthToken.model_validate(answer)
-        return tokens if tokens.scope is not None else tokens.model_copy(update={"scope": asked})
+        if not _SENDABLE.fullmatch(tokens.access_token):
+            raise self.failure("its authorization server gave an access token that HTTP cannot send")
+        lasts_s = None if tokens.expires_in is None else min(tokens.expires_in, _MAX_LIFETIME_S)
+        scope = asked if tokens.scope is None else tokens.scope
+        return tokens.model_copy(update={"expires_in": lasts_s, "scope": scope})
 
 
 class PersonFlow:
@@ -384,8 +394,11 @@ class PersonFlow:
         client = OAuthClientInformationFull.model_validate(self._known.client)
         redirects = [str(uri) for uri in client.redirect_uris or ()]
         fits = not redirects or redirect in redirects
+        # 0 means never (RFC 7591).
+        is_expired = 0 < (client.client_secret_expires_at or 0) <= time.time()
         own_url = self._auth.client_metadata_url or None
-        return client if fits and credentials_match_issuer(client, server.issuer, own_url) else None
+        is_usable = fits and not is_expired and credentials_match_issuer(client, server.issuer, own_url)
+        return client if is_usable else None
 
     async def _register(
         self, challenge: Challenge, server: AuthorizationServer, redirect: str, scope: str | None
@@ -465,7 +478,12 @@ class PersonFlow:
             raise self._oauth.failure(f"The login page cannot be used: {problem}")
         parts = urlsplit(url)
         query = "&".join(filter(None, (parts.query, urlencode(parameters))))
-        return urlunsplit(parts._replace(query=query, fragment=""))
+        page = urlunsplit(parts._replace(query=query, fragment=""))
+        if len(page) > _MAX_PAGE_CHARS:
+            raise self._oauth.failure(
+                f"The login page cannot be used: its address is longer than {_MAX_PAGE_CHARS:,} characters"
+            )
+        return page
 
     def _login(self, server: AuthorizationServer, client: OAuthClientInformationFull) -> Login:
         return Login(
@@ -493,7 +511,7 @@ class PersonFlow:
             published = ProtectedResourceMetadata.model_validate(login.resource) if login.resource else None
             form |= oauth.resource(published, "")
             answer = await oauth.post(_token_endpoint(metadata, oauth.url), form, client)
-            return plain_model(OAuthToken.model_validate(answer))
+            return plain_model(oauth.read_tokens(answer))
 
     async def revoke(self, login: Login) -> bool:
         """Have the authorization server end a login (RFC 7009); returns whether it has. Raises `LoginFailed`."""

@@ -32,6 +32,8 @@ _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.2
 """A token is replaced a minute before it expires, but not before it has used up four fifths of its time."""
 _JWT_PARTS: Final = 3
+_MAX_SCOPE_CHARS: Final = 4096
+"""A server may ask for further scopes with every request, and all of them are asked for from then on."""
 _NO_TOKEN: Final = "the caller has no token that could be used for it"  # noqa: S105 - a message
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - its type
@@ -113,7 +115,10 @@ class OwnToken(_FetchedToken):
         self._issuer = self._issuer or server.issuer
         scope = server.scopes(challenge, [_OWN_GRANT])
         if challenge.is_step_up:
-            scope = self._scope = union_scopes(self._scope, scope)
+            scope = union_scopes(self._scope, scope) or ""
+            if len(scope) > _MAX_SCOPE_CHARS:
+                raise oauth.failure(f"the server asks for more than {_MAX_SCOPE_CHARS:,} characters of scopes")
+            self._scope = scope
         elif self._auth.scopes:
             scope = self._scope
         form = {
