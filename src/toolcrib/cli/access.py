@@ -187,20 +187,27 @@ def can(*, caller: str, tool: str, config: Path | None, as_json: bool, **claims:
     """
     answers = anyio.run(_answers, load_settings(config), caller, tool, claims)
     if as_json:
-        echo_json(answers)
+        echo_json(list(answers.values()))
     else:
-        for answer in answers:
-            _print(answer)
-    if all(answer["call"]["decision"] == "hide" for answer in answers):
+        for one, answer in answers.items():
+            _print(one, answer)
+    if all(answer["call"]["decision"] == "hide" for answer in answers.values()):
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
-async def _answers(settings: Settings, name: str, tool_id: str, claims: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def _answers(
+    settings: Settings, name: str, tool_id: str, claims: Mapping[str, Any]
+) -> dict[Caller, dict[str, Any]]:
     tool, is_known = await _tool(settings, tool_id)
-    return [
-        {**_answer(settings.policy, caller, tool), "known": is_known}
+    return {
+        caller: {
+            **_caller_json(caller),
+            "tool": tool.id,
+            **{str(action): _decision(settings.policy, caller, tool, action) for action in Action},
+            "known": is_known,
+        }
         for caller in await _callers(settings, name, claims)
-    ]
+    }
 
 
 async def _tool(settings: Settings, tool_id: str) -> tuple[Tool, bool]:
@@ -227,13 +234,10 @@ async def _known_callers(settings: Settings) -> Sequence[Caller]:
     return list(dict.fromkeys(found))
 
 
-def _answer(policy: Any, caller: Caller, tool: Tool) -> dict[str, Any]:
-    answer: dict[str, Any] = {"caller": caller.id, "tenant": caller.tenant, "issuer": caller.issuer}
-    answer |= {name: sorted(getattr(caller, name)) for name in _NAMES}
-    answer["tool"] = tool.id
-    for action in Action:
-        answer[str(action)] = _decision(policy, caller, tool, action)
-    return answer
+def _caller_json(caller: Caller) -> dict[str, Any]:
+    """A caller and the claims that policies look at, as JSON."""
+    claims = {name: sorted(getattr(caller, name)) for name in _NAMES}
+    return {"caller": caller.id, "tenant": caller.tenant, "issuer": caller.issuer, **claims}
 
 
 def _decision(policy: Any, caller: Caller, tool: Tool, action: Action) -> dict[str, Any]:
@@ -268,12 +272,10 @@ def _describe(caller: Caller) -> str:
     return f"{caller.id} ({'; '.join(about) or 'no scopes'})"
 
 
-def _print(answer: dict[str, Any]) -> None:
+def _print(caller: Caller, answer: dict[str, Any]) -> None:
     see, call = answer["see"], answer["call"]
     verbs = {"allow": "may call", "approve": "may call, once a person approves,", "hide": "may not call"}
-    claims = {name: frozenset(answer[name]) for name in _NAMES}
-    who = _describe(Caller(id=answer["caller"], tenant=answer["tenant"], issuer=answer["issuer"], **claims))
-    echo(f"{who} {verbs[call['decision']]} {answer['tool']}.")
+    echo(f"{_describe(caller)} {verbs[call['decision']]} {answer['tool']}.")
     echo(f"  see:  {see['decision']}: {see['why']}.")
     echo(f"  call: {call['decision']}: {call['why']}.")
     if not answer["known"]:
@@ -365,10 +367,7 @@ def _print_policy_json(
         "uncovered": list(uncovered),
         "callers": [
             {
-                "caller": caller.id,
-                "tenant": caller.tenant,
-                "issuer": caller.issuer,
-                **{name: sorted(getattr(caller, name)) for name in _NAMES},
+                **_caller_json(caller),
                 "tools": [
                     {
                         "tool": one.tool,

@@ -16,6 +16,8 @@ from toolcrib.cli.arguments import read_arguments
 from toolcrib.cli.options import config_option, reports, state_config_option
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, iso_time, pluralize, print_columns, printable
 from toolcrib.errors import NotFound, SettingsError
+from toolcrib.gateway.past import forget_saved, saved_table
+from toolcrib.gateway.sessions import forget_used
 from toolcrib.middleware.audit import digest_key
 from toolcrib.middleware.audit_file import AuditReport, verify_audit
 from toolcrib.middleware.fingerprint import canonical_json, digest
@@ -28,6 +30,7 @@ from toolcrib.state.base import StateCodec, StateStore, TableOverview
 from toolcrib.state.options import StateOptions, default_state_file
 from toolcrib.state.stores import has_store, make_listed_store, make_store
 from toolcrib.types import Caller
+from toolcrib.usage.zero_hits import forget_zero_hits, zero_hits_table
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
@@ -196,11 +199,6 @@ def _has_values(options: StateOptions) -> bool:
 async def _forgotten(
     options: StateOptions, tenant: str | None, tool: str | None, caller: str | None
 ) -> tuple[int, int, int]:
-    # They load the search, which no other action needs.
-    from toolcrib.gateway.past import forget_saved, saved_table
-    from toolcrib.gateway.sessions import forget_used
-    from toolcrib.usage.zero_hits import forget_zero_hits, zero_hits_table
-
     async with make_store(options, must_open=True) as store:
         callers = await forget_used(store, tenant, caller=caller, tool_id=tool)
         if caller is not None:
