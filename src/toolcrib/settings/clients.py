@@ -75,8 +75,6 @@ class ClientApp:
     """How `connect` writes toolcrib's own entry."""
     note: str = ""
     """What the documentation says beside the table."""
-    sources: tuple[str, ...] = ()
-    """Where the facts of the row are from."""
 
 
 ANY_CLIENT: Final = ClientApp(id="", title="", files=())
@@ -86,16 +84,14 @@ _VARIABLE: Final = re.compile(r"\{([A-Z_]+):([^}]*)\}")
 _CODE_USER: Final = "{config}/Code/User"
 _STDIO: Final = {"type": "stdio", "command": COMMAND, "args": ARGS}
 _LOCAL: Final = {"type": "local", "command": ARGV, "enabled": True}
-_ADD_MCP: Final = "npm add-mcp 2.4.0"
-_AGENT_SCAN: Final = "PyPI snyk-agent-scan 0.6.9"
 
+# Where nothing else is said, the facts are from `add-mcp` 2.4.0 on npm and `snyk-agent-scan` 0.6.9 on PyPI.
 CLIENTS: Final[tuple[ClientApp, ...]] = (
     ClientApp(
         id="claude-desktop",
         title="Claude Desktop",
         files=(ClientFile("{config}/Claude/claude_desktop_config.json"),),
         note="Anthropic ships Claude Desktop for macOS and Windows; the place on Linux is that of unofficial builds",
-        sources=(_ADD_MCP, _AGENT_SCAN),
     ),
     ClientApp(
         id="claude-code",
@@ -104,13 +100,11 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         excluded_servers=("projects", "*", "disabledMcpServers"),
         entry=_STDIO,
         note="`projects.FOLDER.mcpServers` of `~/.claude.json` is read for the current folder",
-        sources=(_ADD_MCP, _AGENT_SCAN),
     ),
     ClientApp(
         id="cursor",
         title="Cursor",
         files=(ClientFile("~/.cursor/mcp.json"), ClientFile(".cursor/mcp.json", "project")),
-        sources=(_ADD_MCP, _AGENT_SCAN),
     ),
     ClientApp(
         id="vscode",
@@ -125,7 +119,6 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         servers=("servers",),
         entry=_STDIO,
         note="in `settings.json` the servers are in `mcp.servers`; `${input:ID}` is the environment variable `ID`",
-        sources=(_ADD_MCP, _AGENT_SCAN),
     ),
     ClientApp(
         id="copilot-cli",
@@ -137,7 +130,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         timeout=("call", MILLISECONDS),
         entry={"type": "local", "command": COMMAND, "args": ARGS, "tools": ["*"]},
         note="a project's `.mcp.json` is shared with Claude Code",
-        sources=(_ADD_MCP, _AGENT_SCAN, "github.github.io/copilot-sdk-java: McpServerConfig"),
+        # github.github.io/copilot-sdk-java: McpServerConfig
     ),
     ClientApp(
         id="codex",
@@ -147,7 +140,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
             ClientFile(".codex/config.toml", "project", syntax="toml"),
         ),
         servers=("mcp_servers",),
-        sources=("github.com/openai/codex: codex-rs/config/src/mcp_types.rs", _ADD_MCP),
+        # github.com/openai/codex: codex-rs/config/src/mcp_types.rs
     ),
     ClientApp(
         id="gemini-cli",
@@ -158,7 +151,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         plain_variables=True,
         allowed_servers=("mcp", "allowed"),
         excluded_servers=("mcp", "excluded"),
-        sources=("github.com/google-gemini/gemini-cli: docs/tools/mcp-server.md",),
+        # github.com/google-gemini/gemini-cli: docs/tools/mcp-server.md
     ),
     ClientApp(
         id="antigravity",
@@ -168,13 +161,11 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
             ClientFile("~/.gemini/antigravity/mcp_config.json", "profile"),
         ),
         note="the second place is that of older versions",
-        sources=(_ADD_MCP, _AGENT_SCAN),
     ),
     ClientApp(
         id="windsurf",
         title="Windsurf",
         files=(ClientFile("~/.codeium/windsurf/mcp_config.json"),),
-        sources=(_ADD_MCP, _AGENT_SCAN),
     ),
     ClientApp(
         id="zed",
@@ -187,7 +178,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         servers=("context_servers",),
         entry={"source": "custom", "command": COMMAND, "args": ARGS, "env": {}},
         note="servers that a Zed extension provides have no command, and stay in Zed",
-        sources=(_ADD_MCP, "github.com/zed-industries/zed: docs/src/ai/mcp.md"),
+        # github.com/zed-industries/zed: docs/src/ai/mcp.md
     ),
     ClientApp(
         id="opencode",
@@ -202,7 +193,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         timeout=("list", MILLISECONDS),
         tool_switches=("tools",),
         entry=_LOCAL,
-        sources=("github.com/anomalyco/opencode: packages/web/src/content/docs/mcp-servers.mdx", _AGENT_SCAN),
+        # github.com/anomalyco/opencode: packages/web/src/content/docs/mcp-servers.mdx
     ),
     ClientApp(
         id="kilo-code",
@@ -219,7 +210,6 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         tool_switches=("tools",),
         entry=_LOCAL,
         note="`.kilocode/mcp.json` is that of older versions, and has `mcpServers`",
-        sources=(_ADD_MCP,),
     ),
     ClientApp(
         id="cline",
@@ -232,7 +222,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         url_means_sse=True,
         entry={"command": COMMAND, "args": ARGS, "disabled": False},
         note="the second place is that of the Cline CLI",
-        sources=("github.com/cline/cline: src/services/mcp/schemas.ts", _ADD_MCP),
+        # github.com/cline/cline: src/services/mcp/schemas.ts
     ),
     ClientApp(
         id="roo-code",
@@ -244,7 +234,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         timeout=("call", 1),
         url_means_sse=True,
         entry={"command": COMMAND, "args": ARGS, "disabled": False},
-        sources=("docs.roocode.com/features/mcp/using-mcp-in-roo", "github.com/1mcp-app/agent: appPresets.ts"),
+        # docs.roocode.com/features/mcp/using-mcp-in-roo; github.com/1mcp-app/agent: appPresets.ts
     ),
     ClientApp(
         id="goose",
@@ -265,7 +255,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
             "timeout": 300,
         },
         note="built-in extensions have no command, and stay in Goose",
-        sources=("github.com/block/goose: documentation/docs/guides/config-files.md", _ADD_MCP),
+        # github.com/block/goose: documentation/docs/guides/config-files.md
     ),
     ClientApp(
         id="kiro",
@@ -273,7 +263,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         files=(ClientFile("~/.kiro/settings/mcp.json"), ClientFile(".kiro/settings/mcp.json", "project")),
         timeout=("call", MILLISECONDS),
         note="that `timeout` is in milliseconds is not confirmed by Kiro's documents",
-        sources=("kiro.dev/docs/mcp/configuration", _ADD_MCP),
+        # kiro.dev/docs/mcp/configuration
     ),
     ClientApp(
         id="amazon-q",
@@ -289,7 +279,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         timeout=("call", MILLISECONDS),
         tool_references=("tools",),
         note="the `allowedTools` of an agent only approve calls",
-        sources=("github.com/aws/amazon-q-developer-cli: docs/agent-format.md", _AGENT_SCAN),
+        # github.com/aws/amazon-q-developer-cli: docs/agent-format.md
     ),
     ClientApp(
         id="continue",
@@ -298,7 +288,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         as_list=True,
         entry={"name": "toolcrib", "command": COMMAND, "args": ARGS},
         note="the place, and that `connectionTimeout` is in milliseconds, are not confirmed",
-        sources=("github.com/continuedev/continue: packages/config-yaml/src/schemas/mcp/index.ts",),
+        # github.com/continuedev/continue: packages/config-yaml/src/schemas/mcp/index.ts
     ),
     ClientApp(
         id="lm-studio",
@@ -308,17 +298,14 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
             ClientFile("~/.cache/lm-studio/mcp.json", "profile", ("linux", "darwin")),
         ),
         note="the second place was reported for version 0.3.33 on macOS",
-        sources=("lmstudio.ai/docs/app/mcp", "github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1371"),
+        # lmstudio.ai/docs/app/mcp; github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1371
     ),
     ClientApp(
         id="junie",
         title="JetBrains Junie",
         files=(ClientFile("~/.junie/mcp/mcp.json"), ClientFile(".junie/mcp/mcp.json", "project")),
         note="JetBrains AI Assistant keeps its servers in the IDE's settings, without a file to edit",
-        sources=(
-            "github.com/laravel/boost: PhpStormJunie",
-            "junie.jetbrains.com/docs/junie-cli-mcp-configuration.html",
-        ),
+        # github.com/laravel/boost: PhpStormJunie; junie.jetbrains.com/docs/junie-cli-mcp-configuration.html
     ),
     ClientApp(
         id="librechat",
@@ -327,7 +314,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         timeout=("call", MILLISECONDS),
         placeholders=True,
         entry=_STDIO,
-        sources=("github.com/danny-avila/LibreChat: packages/data-provider/src/mcp.ts",),
+        # github.com/danny-avila/LibreChat: packages/data-provider/src/mcp.ts
     ),
     ClientApp(
         id="mcpproxy",
@@ -335,7 +322,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         files=(ClientFile("~/.mcpproxy/mcp_config.json"),),
         as_list=True,
         entry={"name": "toolcrib", "protocol": "stdio", "command": COMMAND, "args": ARGS, "enabled": True},
-        sources=("github.com/smart-mcp-proxy/mcpproxy-go: docs/configuration/upstream-servers.md",),
+        # github.com/smart-mcp-proxy/mcpproxy-go: docs/configuration/upstream-servers.md
     ),
     ClientApp(
         id="1mcp",
@@ -346,7 +333,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         ),
         timeout=("call", MILLISECONDS),
         entry={"command": COMMAND, "args": ARGS, "tags": ["toolcrib"]},
-        sources=("github.com/1mcp-app/agent: docs/en/reference/mcp-servers.md",),
+        # github.com/1mcp-app/agent: docs/en/reference/mcp-servers.md
     ),
     ClientApp(
         id="my-cool-proxy",
@@ -358,7 +345,7 @@ CLIENTS: Final[tuple[ClientApp, ...]] = (
         ),
         servers=("mcpClients",),
         entry=_STDIO,
-        sources=("github.com/karashiiro/my-cool-proxy: docs/configuration.md",),
+        # github.com/karashiiro/my-cool-proxy: docs/configuration.md
     ),
 )
 

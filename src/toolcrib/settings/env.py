@@ -13,7 +13,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,7 +85,8 @@ class SecretSources:
         """The secret, or None and the reason. `name` begins with one of `_SCHEMES`."""
         if name not in self._read:
             scheme, _, rest = name.partition(":")
-            self._read[name] = _READERS[scheme](self, rest)
+            readers = {"keyring": self._keyring, "file": self._file, "cmd": self._command}
+            self._read[name] = readers[scheme](rest)
         value, problem = self._read[name]
         self.note(where, _describe(name), problem)
         return value, problem
@@ -144,13 +145,6 @@ class SecretSources:
         if process.returncode:
             return None, f"the command {program} failed with exit code {process.returncode}"
         return _text(printed, f"the output of the command {program}")
-
-
-_READERS: Final[Mapping[str, Callable[[SecretSources, str], tuple[str | None, str]]]] = {
-    "keyring": SecretSources._keyring,  # noqa: SLF001 - its own methods
-    "file": SecretSources._file,  # noqa: SLF001
-    "cmd": SecretSources._command,  # noqa: SLF001
-}
 
 
 def read_secret_file(path: Path, name: str) -> tuple[str | None, str]:

@@ -19,6 +19,9 @@ from toolcrib.upstream.options import ServerOptions
 
 logger = logging.getLogger(__name__)
 
+_APPLIED_OF_AUTH: Final = (
+    *("issuers", "scopes", "step_up", "algorithms", "leeway", "recheck", "introspect", "private_hosts", "api_keys"),
+)
 _APPLIED: Final = frozenset(
     {
         ("policy",),
@@ -26,20 +29,7 @@ _APPLIED: Final = frozenset(
         ("max_message_bytes",),
         ("http", "tokens"),
         ("http", "tokens_file"),
-        *(
-            ("auth", key)
-            for key in (
-                "issuers",
-                "scopes",
-                "step_up",
-                "algorithms",
-                "leeway",
-                "recheck",
-                "introspect",
-                "private_hosts",
-                "api_keys",
-            )
-        ),
+        *(("auth", key) for key in _APPLIED_OF_AUTH),
         ("search", "keywords"),
         *(("timeouts", key) for key in ("start", "list", "call", "call_max")),
     }

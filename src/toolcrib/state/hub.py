@@ -57,6 +57,12 @@ class StateHub:
         self._clock = clock
         self._tables: dict[str, MemoryTable[str]] = {}
         self._writers: set[asyncio.StreamWriter] = set()
+        self._operations: Mapping[str, Callable[..., Awaitable[Any]]] = {
+            "read": self._read,
+            "items": self._items,
+            "write": self._write,
+            "publish": self._publish,
+        }
 
     async def serve(self, connection: socket.socket, answers: Mapping[str, Answer] | None = None) -> None:
         """Serve one worker until its end of the connection is closed. `answers` are for its other requests, by name."""
@@ -79,7 +85,7 @@ class StateHub:
 
     async def _answered(self, number: int, name: str, arguments: Sequence[Any]) -> list[Any]:
         try:
-            return [number, await _OPERATIONS[name](self, *arguments)]
+            return [number, await self._operations[name](*arguments)]
         except (StateUnavailable, TypeError, KeyError) as error:
             return [number, None, str(error)]
 
@@ -134,14 +140,6 @@ async def _written(
     except StateUnavailable:
         return "full"
     return "done"
-
-
-_OPERATIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
-    "read": StateHub._read,  # noqa: SLF001 - the class above
-    "items": StateHub._items,  # noqa: SLF001
-    "write": StateHub._write,  # noqa: SLF001
-    "publish": StateHub._publish,  # noqa: SLF001
-}
 
 
 class HubConnection:

@@ -133,18 +133,7 @@ class RemoteTable(Generic[V]):
         return await self._converted(partial(self._decode, text), text)
 
     async def set(self, key: str, value: V, *, ttl_s: float | None = None, size: int = 0) -> None:
-        text = await self._converted(partial(self._encode, value))
-        if not self._batched:
-            try:
-                await self._write(key, text, ttl_s, size)
-            except StateUnavailable:
-                if self._limits.keep:
-                    raise
-            else:
-                self._copy(key, text, ttl_s, size)
-                return
-        self._wait(key, PendingChange(lambda _: self._decode(text), ttl_s, size), replaces=True)
-        self._copy(key, text, ttl_s, size)
+        await self._replace(key, await self._converted(partial(self._encode, value)), ttl_s, size)
 
     async def update(self, key: str, change: Change[V, R], *, ttl_s: float | None = None, size: int | None = None) -> R:
         async with self._locks.setdefault(key, asyncio.Lock()):
@@ -156,17 +145,21 @@ class RemoteTable(Generic[V]):
                 return await self._update_here(key, change, ttl_s, size)
 
     async def delete(self, key: str) -> None:
+        await self._replace(key, None, None, None)
+
+    async def _replace(self, key: str, text: str | None, ttl_s: float | None, size: int | None) -> None:
+        """Write a value, or delete it with None; while its place is away, here."""
         if not self._batched:
             try:
-                await self._write(key, None, None, None)
+                await self._write(key, text, ttl_s, size)
             except StateUnavailable:
                 if self._limits.keep:
                     raise
             else:
-                self._copy(key, None)
+                self._copy(key, text, ttl_s, size or 0)
                 return
-        self._wait(key, PendingChange(lambda _: None, None, None), replaces=True)
-        self._copy(key, None)
+        self._wait(key, PendingChange(lambda _: self._decode(text), ttl_s, size), replaces=True)
+        self._copy(key, text, ttl_s, size or 0)
 
     async def items(self) -> Mapping[str, V]:
         try:
