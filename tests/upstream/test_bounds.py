@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,10 +23,13 @@ from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports import bounds
 from toolcrib.upstream.transports.bounds import Bounds, Meter, parse_list, run_at_once
+from toolcrib.upstream.transports.framing import LineSplitter
 from toolcrib.upstream.transports.http_bodies import MessageStream, read_bounded
 from toolcrib.upstream.transports.http_connection import HttpResponse
 
 SMALL: dict[str, Any] = {"max_result_bytes": 100_000, "max_result_nodes": 5_000, "max_result_blocks": 100}
+
+ROOM = Bounds(bytes=16_000_000, nodes=100_000)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
@@ -171,6 +175,44 @@ async def test_what_is_too_large_fails_only_its_own_call_and_names_the_setting(k
         assert len((await call(server, "huge", blocks=100)).content) == 100
         assert len((await call(server, "huge", size=99_000)).content[0]["text"]) == 99_000
         assert await call_json(server, "echo", a=1) == {"a": 1}
+
+
+async def _body_of(response: HttpResponse) -> object:
+    return await read_bounded(response, ROOM)
+
+
+async def _event_of(response: HttpResponse) -> object:
+    return await MessageStream(response.__aiter__(), ROOM).next()
+
+
+async def _line_of(response: HttpResponse) -> object:
+    lines = LineSplitter(lambda *_: ROOM)
+    done = [line async for chunk in response for line in lines.feed(chunk)]
+    return parse_json(done[0]) if isinstance(done[0], bytes) else None
+
+
+@pytest.mark.parametrize(
+    ("read", "start", "end"),
+    [(_body_of, b"", b""), (_event_of, b"data: ", b"\n\n"), (_line_of, b"", b"\n")],
+    ids=["body", "event", "line"],
+)
+async def test_a_large_answer_is_never_held_more_than_twice(
+    read: Callable[[HttpResponse], Awaitable[object]], start: bytes, end: bytes
+) -> None:
+    parts, part = 80, b"x" * 100_000
+
+    async def answer() -> AsyncIterator[bytes]:
+        yield start + b'{"jsonrpc":"2.0","id":1,"result":{"text":"'
+        for _ in range(parts):
+            yield bytes(bytearray(part))  # each of its own memory, as from a socket
+        yield b'"}}' + end
+
+    tracemalloc.start()
+    try:
+        assert await read(HttpResponse(Parts(answer()), 200, [], None))
+        assert tracemalloc.get_traced_memory()[1] < 2.5 * parts * len(part)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", ["json", "events"])
