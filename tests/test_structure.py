@@ -16,15 +16,7 @@ pytestmark = pytest.mark.slow
 BENCH: Final = Path(__file__).parents[1] / "bench"
 HIDDEN: Final = 3
 """Imports of toolcrib's own modules that are written in a string."""
-JSON_RPC: Final = {
-    "upstream/connection.py",
-    "upstream/targets.py",
-    "upstream/transports/duplex.py",
-    "upstream/transports/framing.py",
-    "upstream/transports/http.py",
-    "upstream/transports/http_requests.py",
-    "upstream/transports/program_host.py",
-}
+JSON_RPC: Final = frozenset[str]()
 """Files that read or write JSON-RPC, although `protocol` is the place for it."""
 MODULES: Final = (402, 158)
 """That `from toolcrib import App` loads: all, and toolcrib's own."""

@@ -10,7 +10,16 @@ from typing import Any, Final, TypeAlias
 
 from toolcrib.protocol.failures import UNSUPPORTED_PROTOCOL_VERSION, ExchangeError, FailureKind, RpcError
 from toolcrib.protocol.headers import HeaderMap, request_headers
-from toolcrib.protocol.messages import Notification, Request, RequestId, encode_request, read_lenient
+from toolcrib.protocol.messages import (
+    ErrorResponse,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+    encode_request,
+    read_lenient,
+    to_wire,
+)
 from toolcrib.protocol.negotiation import (
     CLIENT_INFO,
     ClosedOnDiscover,
@@ -170,14 +179,14 @@ class ClientSession:
         if request.method in _HANDSHAKE:
             return None
         params = {"requestId": request.id, "reason": "caller cancelled"}
-        return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+        return to_wire(Notification("notifications/cancelled", params))
 
     @staticmethod
     def answer(question: Request, outcome: Object | RpcError) -> Json:
         """Return the answer to a question of the server."""
         if isinstance(outcome, RpcError):
-            return {"jsonrpc": "2.0", "id": question.id, "error": outcome.to_wire()}
-        return {"jsonrpc": "2.0", "id": question.id, "result": dict(outcome)}
+            return to_wire(ErrorResponse(question.id, outcome))
+        return to_wire(Response(question.id, outcome))
 
     # -- receiving -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ _RECURSION: Final = "recursion limit"
 """In the parser's error for a text that is nested more than 200 levels deep."""
 _NO_GC_BYTES: Final = 256 * 1024
 """Larger texts are parsed without the garbage collector, which would scan everything created so far again and again."""
+MESSAGE_START: Final = b'{"jsonrpc"'
+"""How most messages begin, after whatever else may be on their line."""
 # Matches each escape in turn, so that the end of an escaped backslash never starts another escape.
 _HIGH: Final = rb"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -217,6 +219,16 @@ def read_lenient(value: Any) -> Message | None:
     return ErrorResponse(request_id, RpcError.of(value.get("error")))
 
 
+def error_in(text: bytes) -> dict[str, Any] | None:
+    """Return the message in a text if it is the error of a request."""
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return None
+    is_error = isinstance(value, dict) and "jsonrpc" in value and isinstance(value.get("error"), dict)
+    return value if is_error else None
+
+
 def is_outcome(message: Object) -> bool:
     """Whether a message is the response to a request."""
     return "method" not in message and ("result" in message or "error" in message)
@@ -271,6 +283,29 @@ def response_id_in(head: bytes, tail: bytes | None = None) -> RequestId | None:
 def _id_of(found: re.Match[bytes]) -> RequestId:
     number, text = found["number"], found["text"]
     return int(number) if number is not None else str(text, errors="replace")
+
+
+# -- messages to values ------------------------------------------------------------------------------------------------
+
+
+def to_wire(message: Message) -> dict[str, Any]:
+    """Return the JSON value that a message is.
+
+    >>> to_wire(Request(7, "ping")), to_wire(Notification("notifications/cancelled", {"requestId": 7}))["params"]
+    ({'jsonrpc': '2.0', 'id': 7, 'method': 'ping'}, {'requestId': 7})
+    """
+    wire: dict[str, Any] = {"jsonrpc": "2.0"}
+    if not isinstance(message, Notification):
+        wire["id"] = message.id
+    if isinstance(message, Response):
+        wire["result"] = dict(message.result)
+    elif isinstance(message, ErrorResponse):
+        wire["error"] = message.error.to_wire()
+    else:
+        wire["method"] = message.method
+        if message.params is not None:
+            wire["params"] = dict(message.params)
+    return wire
 
 
 # -- messages to text ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from toolcrib.protocol.calling import (
 )
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind, RpcError
 from toolcrib.protocol.headers import HeaderMap
-from toolcrib.protocol.messages import Notification, Request, RequestId
+from toolcrib.protocol.messages import Notification, Request, RequestId, to_wire
 from toolcrib.protocol.negotiation import Handshake, ServerProfile, shares_extension
 from toolcrib.protocol.versions import INPUT_REQUESTS, LOG_LEVEL_KEY, LOG_MESSAGE, RELATED_TASK_KEY, is_defined
 from toolcrib.sanitize import MAX_ERROR, MAX_INSTRUCTIONS, MAX_NAME, one_line
@@ -322,8 +322,7 @@ class Connection:
         await self._post(method, self.protocol.params(ctx, params, method))
 
     async def _post(self, method: str, params: Object = _EMPTY) -> None:
-        message = {"jsonrpc": "2.0", "method": method, **({"params": dict(params)} if params else {})}
-        await self.transport.post(message, self.protocol.headers(method, params))
+        await self.transport.post(to_wire(Notification(method, params or None)), self.protocol.headers(method, params))
 
     async def _send(
         self,

@@ -27,8 +27,8 @@ from mcp_types import (
 from toolcrib.errors import ToolcribError
 from toolcrib.protocol import messages
 from toolcrib.protocol.calling import OutgoingRequest
-from toolcrib.protocol.failures import ExchangeError, FailureKind
-from toolcrib.protocol.messages import ErrorResponse, Notification, Request, Response, read_lenient
+from toolcrib.protocol.failures import ExchangeError, FailureKind, RpcError
+from toolcrib.protocol.messages import ErrorResponse, Notification, Request, Response, read_lenient, to_wire
 from toolcrib.types import Object
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -287,8 +287,9 @@ def _given(params: Object | None) -> dict[str, Any]:
 
 def _from_sdk(message: JSONRPCMessage) -> Message:
     if isinstance(message, JSONRPCResponse):  # its result is plain JSON already, and may be long
-        return {"jsonrpc": "2.0", "id": message.id, "result": message.result}
+        return to_wire(Response(message.id, message.result))
     if isinstance(message, JSONRPCError):
-        return {"jsonrpc": "2.0", "id": message.id, "error": message.error.model_dump(exclude_none=True)}
-    found: Message = {"jsonrpc": "2.0", "method": message.method, **_given(message.params)}
-    return found if isinstance(message, JSONRPCNotification) else {**found, "id": message.id}
+        return to_wire(ErrorResponse(message.id, RpcError.of(message.error.model_dump(exclude_none=True))))
+    if isinstance(message, JSONRPCNotification):
+        return to_wire(Notification(message.method, message.params))
+    return to_wire(Request(message.id, message.method, message.params))

@@ -13,8 +13,8 @@ from typing import Final
 import anyio.lowlevel
 
 from toolcrib.protocol.calling import OutgoingRequest, same_id
-from toolcrib.protocol.failures import PARSE_ERROR, ExchangeError, FailureKind
-from toolcrib.protocol.messages import RequestId, encode_object, parse_json
+from toolcrib.protocol.failures import PARSE_ERROR, ExchangeError, FailureKind, RpcError
+from toolcrib.protocol.messages import ErrorResponse, RequestId, encode_object, parse_json, to_wire
 from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.transports.base import AutoResetEvent, CloseEvent, Message, OnMessage
@@ -196,8 +196,8 @@ class DuplexTransport(ABC):
 
     async def _take_broken(self, response: Unreadable) -> None:
         if not self._fail(response.request_id, ExchangeError(FailureKind.ANSWER, response.reason)):
-            error = {"code": PARSE_ERROR, "message": response.reason}
-            await self._pass_on({"jsonrpc": "2.0", "id": response.request_id, "error": error})
+            error = RpcError(PARSE_ERROR, response.reason)
+            await self._pass_on(to_wire(ErrorResponse(response.request_id, error)))
 
     def _fail(self, request_id: RequestId, failure: ExchangeError) -> bool:
         """Fail a request. Returns whether it waits for its outcome."""

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from toolcrib.protocol.calling import same_id
 from toolcrib.protocol.messages import (
     KEPT_BYTES,
+    MESSAGE_START,
     NESTED_TOO_DEEP,
     RequestId,
     TooDeepError,
@@ -29,7 +30,6 @@ from toolcrib.upstream.transports.bounds import (
     result_bounds,
 )
 
-_BEGINNING: Final = b'{"jsonrpc"'
 _MAX_LISTS: Final = 64
 """Unanswered requests for lists that are remembered."""
 _WHOLE_BYTES: Final = 256 * 1024
@@ -237,7 +237,7 @@ def read_line(line: bytes | OversizedLine, *, is_list: bool = False) -> Steps[li
         return _unreadable(line.head, line.tail, f"its response {line.problem}")
     line = line.removeprefix(codecs.BOM_UTF8)
     if line[:64].lstrip()[:1] not in (b"{", b"["):
-        start = line.find(_BEGINNING)
+        start = line.find(MESSAGE_START)
         return (yield from read_line(line[start:], is_list=is_list)) if start >= 0 else []
     try:
         value = yield from parse_in_steps(line, is_list=is_list)

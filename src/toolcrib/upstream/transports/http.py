@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from toolcrib.protocol.calling import OutgoingRequest
 from toolcrib.protocol.failures import ExchangeError, FailureKind
-from toolcrib.protocol.messages import NESTED_TOO_DEEP, TooDeepError, is_outcome, parse_json
+from toolcrib.protocol.messages import NESTED_TOO_DEEP, TooDeepError, encode_request, error_in, is_outcome, parse_json
 from toolcrib.protocol.versions import LIST_METHODS
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -49,7 +49,6 @@ from toolcrib.upstream.transports.http_requests import (
     AccessTokens,
     Reply,
     ServerRequests,
-    error_in,
     is_session_gone,
 )
 
@@ -74,7 +73,7 @@ _MAX_LISTENS: Final = 2
 """Attempts in a row to open the stream of the server's own messages."""
 _DELETE_TIMEOUT_S: Final = 1.0
 """For the server to accept the end of its session."""
-_PING: Final = b'{"jsonrpc":"2.0","id":"session-check","method":"ping"}'
+_PING: Final = encode_request("session-check", "ping")
 _PING_TIMEOUT_S: Final = 5.0
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.request import getproxies, proxy_bypass
 
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind
-from toolcrib.protocol.messages import parse_json
+from toolcrib.protocol.messages import error_in
 from toolcrib.sanitize import MASK
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
@@ -384,16 +384,6 @@ def _secret_headers(options: ServerOptions, url: HttpUrl) -> dict[str, str]:
         if name.lower() not in _PROTOCOL_HEADERS and not name.lower().startswith("mcp-"):
             headers[name.lower()] = value
     return headers
-
-
-def error_in(body: bytes) -> Message | None:
-    """Return the message in a body if it is a JSON-RPC error."""
-    try:
-        value = parse_json(body)
-    except ValueError:
-        return None
-    is_error = isinstance(value, dict) and "jsonrpc" in value and isinstance(value.get("error"), dict)
-    return value if is_error else None
 
 
 def is_session_gone(status: int, message: Message | None) -> bool:

@@ -23,9 +23,10 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
+from toolcrib.protocol import messages
 from toolcrib.protocol.calling import SUBSCRIPTION_META, same_id
 from toolcrib.protocol.failures import INVALID_REQUEST, ExchangeError, RpcError
-from toolcrib.protocol.messages import RequestId, encode_object
+from toolcrib.protocol.messages import ErrorResponse, Notification, Request, RequestId, Response, encode_object, to_wire
 from toolcrib.protocol.versions import LIST_METHODS, LOG_LEVEL_KEY
 from toolcrib.upstream.forwarding import LogForwarder, refuse
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -191,13 +192,13 @@ class _Program:
             if pending.method in _HANDSHAKE:
                 continue  # the answer is for every worker
             del self._pending[number]
-            await self._send_notification("notifications/cancelled", {"requestId": number, "reason": "it has gone"})
+            await self._send(Notification("notifications/cancelled", {"requestId": number, "reason": "it has gone"}))
         for question in [question for question, one in self._asked.items() if one is worker]:
             del self._asked[question]
             await self._refuse(question, "The client has gone.")
         for uri in [uri for uri, watching in self._watched.items() if worker in watching]:
             if self._unwatch(uri, worker):
-                await self._send_request(next(self._numbers), "resources/unsubscribe", {"uri": uri})
+                await self._send(Request(next(self._numbers), "resources/unsubscribe", {"uri": uri}))
 
     async def take(self, worker: _Worker, message: Message) -> None:
         """Pass on a message of a worker."""
@@ -205,7 +206,7 @@ class _Program:
         if "method" not in message:
             if self._asked.get(request_id) is worker:
                 del self._asked[request_id]
-                await self._send(message)
+                await self._pass_to_program(message)
             return
         params = message.get("params")
         params = params if isinstance(params, dict) else None
@@ -245,7 +246,7 @@ class _Program:
             params = {**params, "_meta": {**meta, "progressToken": number}}
         self._pending[number] = _OpenRequest(number, worker, request_id, method, token, LOG_LEVEL_KEY in meta)
         worker.ids[request_id] = number
-        await self._send_request(number, method, None if given is None else params)
+        await self._send(Request(number, method, None if given is None else params))
 
     def _unwatch(self, uri: str, worker: _Worker) -> bool:
         """Note that a worker no longer watches a resource. Returns whether none does."""
@@ -268,7 +269,7 @@ class _Program:
                 return  # an answer to the handshake is for every worker
             self._pending.pop(number, None)
             given = {**params, "requestId": number}
-        await self._send_notification(method, given)
+        await self._send(Notification(method, given))
 
     # -- the program -------------------------------------------------------------------------------------------------
 
@@ -286,21 +287,21 @@ class _Program:
                     await self._reply(worker, request_id, message)
 
     async def _reply(self, worker: _Worker, request_id: RequestId, outcome: Message) -> None:
-        await worker.send({**outcome, "jsonrpc": "2.0", "id": request_id})
+        await worker.send({**outcome, "id": request_id})
 
     async def _put_question(self, question: Message) -> None:
         """Put a request of the program to the only worker whose callers have used it; refuse it otherwise."""
         question_id, method = question["id"], question["method"]
         users = [worker for worker in self._workers if worker.has_callers]
         if method == "ping":
-            await self._send({"jsonrpc": "2.0", "id": question_id, "result": {}})
+            await self._send(Response(question_id, {}))
         elif len(users) == 1 or len(self._workers) == 1:
             [worker] = users or self._workers
             self._asked[same_id(question_id)] = worker
             await worker.send(question)
         else:
             try:
-                await self._send({"jsonrpc": "2.0", "id": question_id, "result": refuse(method)})
+                await self._send(Response(question_id, refuse(method)))
             except RpcError as error:
                 await self._refuse(question_id, error.message)
 
@@ -346,22 +347,14 @@ class _Program:
         await worker.send({**notification, "params": params})
 
     async def _refuse(self, question_id: Any, reason: str) -> None:
-        error = RpcError(INVALID_REQUEST, reason)
-        await self._send({"jsonrpc": "2.0", "id": question_id, "error": error.to_wire()})
+        await self._send(ErrorResponse(question_id, RpcError(INVALID_REQUEST, reason)))
 
-    async def _send_request(self, number: int, method: str, params: dict[str, Any] | None) -> None:
-        await self._send({"jsonrpc": "2.0", "id": number, **_named(method, params)})
+    async def _send(self, message: messages.Message) -> None:
+        await self._pass_to_program(to_wire(message))
 
-    async def _send_notification(self, method: str, params: dict[str, Any] | None) -> None:
-        await self._send({"jsonrpc": "2.0", **_named(method, params)})
-
-    async def _send(self, message: Message) -> None:
+    async def _pass_to_program(self, message: Message) -> None:
         with suppress(*PIPE_CLOSED, ExchangeError):
             await self._transport.post(message, {})
-
-
-def _named(method: str, params: dict[str, Any] | None) -> Message:
-    return {"method": method} if params is None else {"method": method, "params": params}
 
 
 def _like(example: Any, value: int | str) -> int | str:
