@@ -21,7 +21,7 @@ from toolcrib.cli.source import SearchFindings, ToolView
 from toolcrib.errors import AmbiguousName, InvalidTool, ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.keywords import add_keywords, read_descriptions
-from toolcrib.gateway.offers import MergedTools, ProviderTools
+from toolcrib.gateway.snapshot import MergedTools, ProviderTools
 from toolcrib.providers.accounts import AccountGroup, account_tool, without_group
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import example, parameters

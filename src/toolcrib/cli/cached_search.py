@@ -10,12 +10,11 @@ from toolcrib import search
 from toolcrib.catalog import Catalog
 from toolcrib.cli.render import check_server, print_failing
 from toolcrib.cli.source import SearchFindings
-from toolcrib.gateway.offers import MergedTools, ProviderTools
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.past import PastRecorder
 from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.server_states import unavailable_servers
-from toolcrib.gateway.snapshot import Snapshot
+from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot
 from toolcrib.gateway.view import View, ViewCache
 from toolcrib.gateway.visibility import visible_servers
 from toolcrib.search.lexicon import Lexicon

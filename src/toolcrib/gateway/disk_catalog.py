@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import anyio.to_thread
 
 from toolcrib.errors import ServerUnavailable, ToolNotFound
-from toolcrib.gateway.offers import ProviderTools, invalid_field
+from toolcrib.gateway.snapshot import ProviderTools, invalid_field
 from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import signature
 from toolcrib.search.lexicon import Lexicon

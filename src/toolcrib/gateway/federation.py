@@ -18,11 +18,10 @@ from toolcrib.catalog import Catalog, build_entry
 from toolcrib.containment import contained
 from toolcrib.errors import InvalidName, InvalidTool, ServerUnavailable, ToolcribError
 from toolcrib.gateway.disk_catalog import DiskCatalog, searches_on_disk
-from toolcrib.gateway.offers import MergedTools, ProviderTools, invalid_field, reject_invalid
 from toolcrib.gateway.policy import allows_everything, may_see_some
 from toolcrib.gateway.provider_state import declared_cache_s, failure_reason, read_tools
 from toolcrib.gateway.server_states import namespace_of
-from toolcrib.gateway.snapshot import Snapshot
+from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot, invalid_field, reject_invalid
 from toolcrib.gateway.view import ResolvedTool, View, may_see, resolve_at
 from toolcrib.gateway.visibility import namespace_counts
 from toolcrib.providers.adapters import adapt

@@ -26,9 +26,8 @@ import anyio.abc
 import anyio.to_thread
 
 from toolcrib import search
-from toolcrib.gateway.offers import ProviderTools, same_tools
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
+from toolcrib.gateway.snapshot import ProviderTools, Snapshot, empty_snapshot, same_tools
 from toolcrib.gateway.view import MAX_EMBEDDED_REQUEST_TOOLS
 from toolcrib.search.embedder import Embedder
 from toolcrib.state.saved_index import SavedIndex

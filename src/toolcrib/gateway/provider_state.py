@@ -13,8 +13,8 @@ import anyio
 from toolcrib.containment import contained
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.keywords import ToolKeywords
-from toolcrib.gateway.offers import ProviderTools, RejectedDefinition, invalid_field
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.snapshot import ProviderTools, RejectedDefinition, invalid_field
 from toolcrib.providers.adapters import Adapter, adapt, check_list, name_of
 from toolcrib.providers.base import Backend, Provider, ProviderFeature, ProviderSource, display_name
 from toolcrib.providers.definitions import parse_tool

@@ -27,7 +27,6 @@ from toolcrib.errors import NotStarted, ToolcribError
 from toolcrib.gateway.disk_catalog import DiskCatalog
 from toolcrib.gateway.indexing import IndexMaintenance, SnapshotBuilder
 from toolcrib.gateway.keywords import Describe, Keywords, ToolDescriber, ToolKeywords
-from toolcrib.gateway.offers import ProviderTools, RejectedDefinition
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.provider_state import (
     ProviderRegistry,
@@ -37,7 +36,7 @@ from toolcrib.gateway.provider_state import (
     statuses_for_snapshot,
     with_rejected,
 )
-from toolcrib.gateway.snapshot import Snapshot
+from toolcrib.gateway.snapshot import ProviderTools, RejectedDefinition, Snapshot
 from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
 from toolcrib.sanitize import listing
 from toolcrib.search.embedder import Embedder

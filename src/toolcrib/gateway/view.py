@@ -19,9 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import toolcrib.search
 from toolcrib.catalog import Catalog, ambiguous_name
 from toolcrib.errors import ToolNotFound
-from toolcrib.gateway.offers import MergedTools, ProviderTools
 from toolcrib.gateway.policy import ReplaceablePolicy, decide
-from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
+from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot, empty_snapshot
 from toolcrib.providers.accounts import is_group_tool, with_accounts
 from toolcrib.providers.base import Backend
 from toolcrib.schema import Schema, signature

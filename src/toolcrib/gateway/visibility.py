@@ -7,9 +7,9 @@ from typing import Final
 from zlib import crc32
 
 from toolcrib.errors import ToolNotFound
-from toolcrib.gateway.offers import RejectedDefinition
 from toolcrib.gateway.policy import allows_everything, may_see_some
 from toolcrib.gateway.server_states import NAMESPACE_SEPARATORS, namespace_of
+from toolcrib.gateway.snapshot import RejectedDefinition
 from toolcrib.gateway.view import View, may_see, merge_sorted
 from toolcrib.sanitize import quote
 from toolcrib.trust.pins import is_document
