@@ -168,6 +168,8 @@ class Gateway:
             desk=desk,
             refused=refused,
         )
+        self.runs_own_code = not middleware and selector is None
+        """Whether nothing of the application runs in the pipeline of a call but its policy and its providers."""
         self.admission = self._pipeline.admission
         """What searches and lists pass."""
         self.first_search = StartupWait(self.refresher, self.options.search_wait_s, self._known_servers)
@@ -219,11 +221,6 @@ class Gateway:
         """Return what the caller sees at this moment."""
         view = self.settled_view(ctx)
         return (await self._view_and_failures(ctx))[0] if view is None else view
-
-    @property
-    def runs_own_code(self) -> bool:
-        """Whether nothing of the application runs in the pipeline of a call but its policy and its providers."""
-        return self._pipeline.runs_own_code
 
     def settled_view(self, ctx: Context) -> View | None:
         """What the caller sees; None if that takes time: for a change, or for providers that came with the request."""

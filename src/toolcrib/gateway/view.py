@@ -49,7 +49,9 @@ class ResolvedTool(NamedTuple):
     @property
     def runs_elsewhere(self) -> bool:
         """Whether a call of it runs no code of others here: all its backends are remote servers."""
-        return all(backend.provider.runs_elsewhere for backend in self.backends) and not is_group_tool(self.tool)
+        if self.tool.meta and is_group_tool(self.tool):
+            return False
+        return all(backend.provider.runs_elsewhere for backend in self.backends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

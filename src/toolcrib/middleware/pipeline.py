@@ -81,8 +81,6 @@ class CallPipeline:
         `refused` counts the searches and lists that `admission` refuses.
         """
         self._selector = selector
-        self.runs_own_code = not middleware and selector is None
-        """Whether there is no middleware of the application, and no selector."""
         self._mask_errors = mask_errors
         self._stack = build_stack(
             options, policy=policy, extra=middleware, audit=audit, observer=observer, state=state, desk=desk
