@@ -12,12 +12,12 @@ import pytest
 from mcp.client.auth import AuthorizationCodeResult
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from tests.upstream.support import call, until
-from tests.upstream.test_logins import HERE, MAIN, browse, failure_of, log_in, page_of, refusal_of, world
+from tests.upstream.test_logins import ANN, HERE, MAIN, browse, failure_of, log_in, page_of, refusal_of, world
 
 from toolcrib.errors import ServerUnavailable, UpstreamError
 from toolcrib.types import ServerState
 from toolcrib.upstream.logins.flows import Challenge, LoginFailed, OAuthClient, PersonFlow
-from toolcrib.upstream.options import OAuthClientOptions
+from toolcrib.upstream.options import IdentityProviderOptions, OAuthClientOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -196,6 +196,29 @@ async def test_a_redirect_takes_no_code_to_another_server() -> None:
         it.issuer.instead["/token"] = lambda: RedirectResponse(f"{other.issuer.issuer}/token", 307)
         assert await failure_of(server, service, page) == "Token exchange failed: HTTP 307"
         assert other.issuer.requests == []
+
+
+@pytest.mark.parametrize("grant", ["token_exchange", "identity_assertion"])
+async def test_a_callers_token_goes_to_no_other_host_than_that_of_the_settings(grant: str) -> None:
+    async with world() as it, world() as other:
+        it.issuer.clients["main"] = replace(MAIN)
+        auth: dict[str, Any] = {"issuer": it.issuer.issuer, "client_id": "main", "client_secret": "main-secret"}
+        if grant == "identity_assertion":
+            vouching = IdentityProviderOptions(issuer=it.issuer.issuer, client_id="gateway", client_secret="s" * 8)
+            auth["identity_provider"] = vouching
+        async with it.connected(**auth, grant=grant) as (server, _):
+            it.issuer.metadata = {"token_endpoint": f"{other.issuer.issuer}/token"}
+            with pytest.raises(ServerUnavailable, match="not on the origin of the configured issuer"):
+                await server.call_tool(replace(ANN, token="token-of-ann"), "whoami", {})
+        assert not [form for _, form in other.issuer.requests if "token-of-ann" in form.values()]
+
+
+@pytest.mark.parametrize("status", [500, 429])
+async def test_a_server_that_cannot_say_who_gives_its_tokens_does_not_pass_for_one_of_2025_03_26(status: int) -> None:
+    async with world() as it:
+        it.protected.instead = lambda: Response(status_code=status)
+        async with it.connected() as (server, _):
+            assert f"Protected resource metadata request failed: HTTP {status}" in str(await refusal_of(server, HERE))
 
 
 async def test_redirects_that_lead_in_a_circle_end() -> None:

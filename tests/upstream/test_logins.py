@@ -17,6 +17,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import anyio
 import httpx2
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from jwt import decode
 from starlette.responses import JSONResponse, Response
 from tests.fixtures.servers.authorization import Client, Issuer, ProtectedServer
 from tests.upstream.support import FAST, call, serving, until
@@ -341,6 +344,54 @@ async def test_toolcrib_uses_its_own_credentials() -> None:
             await call(server, "whoami", HERE)
             assert it.issuer.count("/token") == 2
         assert await LoginVault(it.store, it.options.logins).all() == {}
+
+
+@pytest.mark.parametrize(("settings", "asked"), [((), "read write"), (("read",), "read")])
+async def test_the_scopes_of_the_settings_are_asked_for_else_those_that_the_server_names(
+    settings: tuple[str, ...], asked: str
+) -> None:
+    async with world() as it:
+        it.issuer.clients["main"] = replace(MAIN)
+        it.protected.prm = {"scopes_supported": ["read", "write"]}
+        own = {"client_id": "main", "client_secret": "main-secret", "scopes": settings}
+        async with it.connected(grant="client_credentials", **own) as (server, _):
+            assert server.status.state is ServerState.READY
+        for _ in range(2):  # also when they log in again
+            async with it.connected(**own) as (server, service):
+                if server.status.state is ServerState.READY:
+                    it.issuer.families[-1].revoked = True
+                await log_in(server, service)
+    assert {form["scope"] for path, form in it.issuer.requests if "scope" in form} == {asked}
+
+
+async def test_a_private_key_signs_in_to_the_authorization_server_alone() -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    async with world() as it:
+        it.issuer.accept("at", it.protected.url)
+        forms = list[Mapping[str, str]]()
+
+        def take(form: Mapping[str, str]) -> Response:
+            forms.append(form)
+            return JSONResponse({"access_token": "at", "token_type": "Bearer"})
+
+        it.issuer.before_token = take
+        own = {"grant": "client_credentials", "client_id": "main", "private_key": pem}
+        async with it.connected(**own) as (server, _):
+            assert server.status.state is ServerState.READY
+        (form,) = forms
+        claims = decode(form["client_assertion"], key.public_key(), ["RS256"], audience=it.issuer.issuer)
+        assert (claims["iss"], claims["sub"]) == ("main", "main")
+        assert form["resource"] == it.protected.url
+
+
+async def test_an_authorization_server_that_registers_no_clients_is_named_as_such() -> None:
+    async with world() as it:
+        it.issuer.metadata = {"registration_endpoint": None}
+        async with it.connected() as (server, _):
+            assert "registers no clients; register one there" in str(await refusal_of(server, HERE))
+        async with it.connected(client_metadata_url="https://gateway.test") as (server, _):
+            assert "client_metadata_url must be an https address with a path" in str(await refusal_of(server, HERE))
 
 
 async def test_without_an_issuer_its_own_credentials_go_to_the_first_one_that_the_server_names() -> None:
