@@ -150,6 +150,21 @@ async def test_a_registration_that_has_expired_is_not_used_again() -> None:
         assert it.issuer.count("/register") == 2
 
 
+@pytest.mark.parametrize("status", [404, 405, 410])
+async def test_a_login_survives_that_its_authorization_server_moves_its_token_endpoint(status: int) -> None:
+    async with world() as it, it.connected() as (server, service):
+        await log_in(server, service)
+        it.issuer.expire_all()
+        it.issuer.instead["/token"] = lambda: Response(status_code=status)
+        with pytest.raises(ServerUnavailable, match=f"HTTP {status}"):
+            await server.call_tool(HERE, "whoami", {})
+        it.issuer.metadata = {"token_endpoint": f"{it.issuer.issuer}/moved"}
+        it.issuer.instead["/moved"] = lambda: JSONResponse(TOKENS)
+        it.issuer.accept("at-1", it.protected.url)
+        assert not (await call(server, "whoami", HERE)).is_error
+        assert it.issuer.count("/authorize") == 1
+
+
 @pytest.mark.parametrize("where", ["address", "scopes"])
 async def test_no_one_gets_an_endless_address_to_read(where: str) -> None:
     async with world(scopes=("x" * 9000,) if where == "scopes" else ()) as it:

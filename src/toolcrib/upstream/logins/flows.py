@@ -67,6 +67,7 @@ _PKCE_METHOD: Final = "S256"
 _STATE_BYTES: Final = 32
 _RESOURCE_SINCE: Final = "2025-06-18"
 """The first version of the protocol whose servers are named in requests for tokens."""
+_GONE: Final = (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED, httpx2.codes.GONE)
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]+")
 _MAX_LIFETIME_S: Final = 100 * 365 * 24 * 3600
 """What a longer lifetime counts as: times are floats, which not every number fits into."""
@@ -510,7 +511,15 @@ class PersonFlow:
             form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "client_id": client.client_id}
             published = ProtectedResourceMetadata.model_validate(login.resource) if login.resource else None
             form |= oauth.resource(published, "")
-            answer = await oauth.post(_token_endpoint(metadata, oauth.url), form, client)
+            endpoint = _token_endpoint(metadata, oauth.url)
+            try:
+                answer = await oauth.post(endpoint, form, client)
+            except TokenRefused as error:
+                newer = await oauth.metadata(login.issuer) if error.status in _GONE else None
+                if newer is None or str(newer.token_endpoint) == endpoint:
+                    raise
+                # What was published when the person logged in no longer holds.
+                answer = await oauth.post(str(newer.token_endpoint), form, client)
             return plain_model(oauth.read_tokens(answer))
 
     async def revoke(self, login: Login) -> bool:
