@@ -237,6 +237,17 @@ async def test_definitions_arrive_as_the_server_sends_them(version: str) -> None
         assert {tool["name"]: as_text(tool) for tool in found} == {tool["name"]: as_text(tool) for tool in expected}
 
 
+@pytest.mark.parametrize("setting", ["trust", "lint"])
+async def test_a_server_whose_changes_are_held_is_listed_without_the_keys_that_no_pin_has(setting: str) -> None:
+    more: Any = {setting: "hold"}
+    with anyio.fail_after(20):
+        async with serving(recorded(OLDER)) as url, gateway(url=f"{url}/mcp", **more) as front:
+            async with client_of(front, OLDER) as client:
+                tools = {tool["name"]: tool for tool in (await client.ask("tools/list"))["result"]["tools"]}
+    assert as_text(tools["vendor"]) == as_text({"name": "vendor", "inputSchema": ANY, "description": "Is a vendor's."})
+    assert tools["empty"] == {"name": "empty", **TOOLS["empty"][0]}
+
+
 @pytest.mark.parametrize("name", sorted(TOOLS))
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_outcome_of_a_call_arrives_as_the_server_sends_it(version: str, name: str) -> None:

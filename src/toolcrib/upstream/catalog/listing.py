@@ -17,6 +17,7 @@ import anyio.to_thread
 from pydantic_core import to_json
 
 from toolcrib.errors import InvalidName, ToolcribError
+from toolcrib.formats.mcp import TOOL_KEYS
 from toolcrib.names import check_name
 from toolcrib.protocol.content import LISTED
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind
@@ -29,6 +30,7 @@ from toolcrib.sanitize import visible
 from toolcrib.schema.repair import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog.cache import TaskRule, ToolDefinitions
+from toolcrib.upstream.catalog.pins import may_hold
 from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
 from toolcrib.wire import is_encodable, is_loop, is_too_deep, mark_listed, read_tool
@@ -189,6 +191,7 @@ class ToolLister:
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
         self._namespace = options.namespace or options.name
+        self._holds = may_hold(options)
         self._hidden = META_TOOLS if options.delegate_search else frozenset[str]()
         self._offers = options.offers
         self._overrides = options.overrides
@@ -238,6 +241,7 @@ class ToolLister:
             overrides=self._overrides,
             denied=self._denied,
             group=self._group,
+            holds=self._holds,
             hidden=self._hidden,
             gateway=self._gateway,
             modern=modern,
@@ -257,6 +261,7 @@ class _ToolListReader:
         overrides: Mapping[str, ToolOverride],
         denied: Sequence[str],
         group: tuple[str, str] | None,
+        holds: bool,
         hidden: frozenset[str],
         gateway: str,
         modern: bool,
@@ -268,6 +273,7 @@ class _ToolListReader:
         self._overrides = overrides
         self._denied = denied
         self._group = group
+        self._holds = holds
         self._hidden = hidden
         self._gateway = gateway
         self._modern = modern
@@ -333,6 +339,8 @@ class _ToolListReader:
         tool = mark_listed(without_group(read.tool), self._gateway) if self._gateway else without_group(read.tool)
         if tool is None:
             return None
+        if self._holds:  # further keys are in no pin, so that no person has reviewed them
+            tool = replace(tool, extra={key: value for key, value in tool.extra.items() if key in TOOL_KEYS})
         found = self._read_execution(raw, tool, digest)
         if isinstance(found, RemoteTool) and self._modern and _HEADER_ANNOTATION in data:
             found = _with_headers(found)
