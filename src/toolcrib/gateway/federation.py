@@ -67,7 +67,7 @@ class FederatedSearch:
     async def search(self, ctx: Context, view: View, request: SearchRequest) -> FederatedHits | None:
         """Return what searching providers found; None if there are no such providers."""
         backends = self._providers_with(ctx, view, ProviderFeature.SEARCH)
-        if not allows_everything(self._policy):
+        if backends and not allows_everything(self._policy):
             backends = [backend for backend in backends if not searches_on_disk(backend.provider)]
         if not backends:
             return None

@@ -261,7 +261,7 @@ class Gateway:
         A session's first search waits for servers that are still starting. The reply says how many are missing.
         Raises `StaleCursor` for the cursor of another search or view, and `RateLimited`.
         """
-        if self._is_own_request(ctx):
+        if PATH_META in ctx.meta and self._is_own_request(ctx):
             return SearchReply()
         started = time.monotonic()
         async with self.admission.admitted(ctx, "search"):
@@ -283,7 +283,7 @@ class Gateway:
         if view is None:
             view, failed = await self._view_and_failures(ctx)
         servers = unavailable_servers(self._servers(ctx, view), request.filters)
-        note = missing = missing_note(servers)
+        note = missing = missing_note(servers) if servers else ""
         read, is_cut = read_queries(request.queries[: self.options.search.max_queries])
         if is_cut:  # what searches elsewhere reads no more than this either
             request = replace(request, queries=(*read, *request.queries[len(read) :]))
@@ -354,7 +354,7 @@ class Gateway:
         return replace(reply, note=f"{reply.note} {note}".strip()) if note else reply
 
     def _is_own_request(self, ctx: Context) -> bool:
-        path = ctx.meta.get(PATH_META)
+        path = ctx.meta[PATH_META]
         return bool(self.gateway_id) and isinstance(path, list) and self.gateway_id in path
 
     def _list(self, view: View, request: SearchRequest) -> SearchReply:

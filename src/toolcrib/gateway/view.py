@@ -242,7 +242,7 @@ class View:
             past=past,
             complete=complete,
         )
-        if not self._narrowed:
+        if not self.snapshot.accounts:
             return reply
         hits = [
             hit if (tool := self._as_seen(hit.tool)) is hit.tool else replace(hit, tool=tool, signature=signature(tool))

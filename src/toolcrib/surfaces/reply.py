@@ -284,8 +284,8 @@ class _HitRenderer:
 
     def costs(self, hit: Hit, levels: Iterable[Level], queries: tuple[str, ...]) -> dict[Level, int]:
         """The cost of the hit at each of the levels, in tokens, including a comma."""
-        views = self._views(hit.tool)
-        added = self._flag_cost(hit_flags(hit, queries))
+        views, flags = self._views(hit.tool), hit_flags(hit, queries)
+        added = self._flag_cost(flags) if flags else 0
         costs = {level: views.cost(level, self._counter) + added for level in levels}
         if hit.weak and Level.NAME in costs:
             costs[Level.NAME] += self._flag_cost(hit_flags(hit, queries, Level.NAME)) - added
@@ -436,7 +436,8 @@ def hit_flags(hit: Hit, queries: tuple[str, ...], level: Level = Level.COMPLETE)
         flags["weak"] = True
     if hit.fallback:
         flags["fallback"] = True
-    flags |= similar_names(hit)
+    if hit.similar:
+        flags |= similar_names(hit)
     if len(queries) > 1:
         flags["query"] = shorten(queries[hit.query], _QUERY_CHARS)
     return flags
