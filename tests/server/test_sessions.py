@@ -21,7 +21,7 @@ from tests.server.wire import Wire
 from toolcrib.protocol.failures import RpcError
 from toolcrib.protocol.serving import ServerSession
 from toolcrib.resources.manager import ResourceManager
-from toolcrib.server import questions
+from toolcrib.server import exchange
 from toolcrib.server.http.endpoint import http_app
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.server.processes.process import InFlightRequests
@@ -466,13 +466,13 @@ async def test_a_session_has_one_stream_at_a_time() -> None:
 
 
 async def test_a_question_to_a_client_that_reads_nothing_fails_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "_WITHDRAW_S", 0.01)
+    monkeypatch.setattr(exchange, "_WITHDRAW_S", 0.01)
 
     async def send(_: bytes) -> None:
         await anyio.sleep_forever()
 
     with anyio.fail_after(5), pytest.raises(RpcError, match="did not answer in time"):
-        await questions.Questions(ServerSession(id="s")).ask(send, "roots/list", {}, 0.01)
+        await exchange.Questions(ServerSession(id="s")).ask(send, "roots/list", {}, 0.01)
 
 
 async def test_servers_learn_of_the_end_of_a_session_only_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

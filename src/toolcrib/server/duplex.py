@@ -34,9 +34,8 @@ from toolcrib.protocol.serving import (
 )
 from toolcrib.protocol.versions import is_modern
 from toolcrib.server.engine import Engine
-from toolcrib.server.exchange import NO_HEAD, Exchange, HttpHead
+from toolcrib.server.exchange import NO_HEAD, Exchange, HttpHead, Questions, SendMessage
 from toolcrib.server.processes.stopping import SHUTTING_DOWN
-from toolcrib.server.questions import Questions, SendMessage
 from toolcrib.types import LOCAL, Caller, Object
 
 _ID_IN_USE: Final = RpcError(

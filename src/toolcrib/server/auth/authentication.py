@@ -30,7 +30,7 @@ CHALLENGE: Final = 'Bearer realm="toolcrib"'
 METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 """Followed by the path of the resource (RFC 9728)."""
 _NOT_VALID: Final = "The bearer token is not valid."
-_SCHEME: Final = "bearer "
+_SCHEME: Final = "bearer"
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 _HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
@@ -93,9 +93,9 @@ def check_not_local(caller: Caller) -> Caller:
 
 def bearer_token(headers: Mapping[str, str]) -> str:
     """The token of the `authorization` header. Raises `NotAuthenticated` without one."""
-    given = headers.get("authorization", "")
-    token = given[len(_SCHEME) :].strip()
-    if given[: len(_SCHEME)].lower() != _SCHEME or not token:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    if not token or scheme.lower() != _SCHEME:
         raise NotAuthenticated(NO_TOKEN, hint=_HINT)
     return token
 

@@ -6,18 +6,16 @@ the whole connection, and stays there: nothing is parsed by two parsers that may
 """
 
 import asyncio
-import hashlib
 import logging
-import secrets
+import re
 from collections.abc import Awaitable, Callable, Collection
 from functools import cached_property
 from http import HTTPStatus
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from starlette.types import Scope
 
 from toolcrib.server.http.connections import Connection, Reader
-from toolcrib.server.http.framing import frame, head_size, skip_blank_lines
 from toolcrib.server.http.requests import JSON_LINE, SHUTDOWN_ANSWER, Answer, Head, HttpRequest, Lines
 
 logger = logging.getLogger(__name__)
@@ -39,6 +37,18 @@ _MAX_JOINED_BYTES: Final = 64 * 1024
 """Of an answer that is written together with its head."""
 _JSON_LINES: Final = b"%b: %b\r\n" % JSON_LINE
 _CLOSING: Final = b"connection: close\r\n"
+_HEAD: Final = re.compile(
+    rb"(?:GET|POST|PUT|PATCH|DELETE|OPTIONS|HEAD) /(?!/)[!\"$-~]* HTTP/1\.1\r\n"
+    rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)*\r\n"
+)
+_FRAMING: Final = re.compile(
+    rb"\n(content-length|host|transfer-encoding|(?:proxy-)?connection|upgrade|expect):[\t ]*([^\r]*)", re.IGNORECASE
+)
+"""The headers that say where a request ends, whose it is, or that its connection is to become another one."""
+_BLANK_LINES: Final = re.compile(rb"(?:\r\n)+")
+_ANY_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_PLAIN_CONNECTIONS: Final = (b"keep-alive", b"close")
+_MAX_LENGTH_DIGITS: Final = 15
 
 
 class Running(Protocol):
@@ -73,21 +83,19 @@ class Heads:
         self._max_bytes = max_bytes
         self._paths = frozenset(path.encode() for path in paths)
         self._known: dict[bytes, Head] = {}
-        """By their digests, as they contain tokens."""
-        self._salt = secrets.token_bytes(16)
+        """By their bytes."""
 
     def read(self, data: bytes) -> Head | None:
         """The head that the data begins with; None for a request that is not read here, or if the head is not whole."""
         end = data.find(_HEAD_END) + len(_HEAD_END)
         if end < len(_HEAD_END) or end > _MAX_KEPT_HEAD_BYTES:
             return self._parse(data)
-        key = hashlib.blake2b(data[:end], digest_size=16, key=self._salt).digest()
-        found = self._known.get(key)
-        if found is None and (found := self._parse(data)) is not None:
+        known = self._known.get(data[:end])
+        if known is None and (known := self._parse(data)) is not None:
             if len(self._known) >= _MAX_HEADS:
                 self._known.clear()
-            self._known[key] = found
-        return found
+            self._known[data[:end]] = known
+        return known
 
     def _parse(self, data: bytes) -> Head | None:
         if not data.startswith(_POST) or data[len(_POST) :].partition(b" ")[0] not in self._paths:
@@ -370,6 +378,7 @@ class PlainRequest(HttpRequest):
     def __init__(self, reader: PlainReader, connection: Connection, head: Head, body: bytes) -> None:
         """`body` is what has come of it."""
         self.head = head
+        self.headers = head.headers
         self.client = connection.client
         self.missing = head.body_bytes - len(body)
         """The bytes of the body that have yet to come."""
@@ -431,20 +440,20 @@ class PlainRequest(HttpRequest):
 
     async def respond(self, answer: Answer) -> None:
         """Send a whole response, or its body as the last event if a stream of events has begun."""
-        reader, transport = self._reader, self._connection.transport
-        if not await reader.writable():  # until then, a stream may still begin
+        reader, connection = self._reader, self._connection
+        if (connection.write_paused or connection.is_closing) and not await reader.writable():
             return
-        if self.has_begun:
+        if self.has_begun:  # perhaps while this has waited
             await self.send_event(answer.body)
             await self.end()
             return
         self.has_begun = True
         head = reader.begin_answer(answer)
         if len(answer.body) <= _MAX_JOINED_BYTES:
-            transport.write(head + answer.body)
+            connection.transport.write(head + answer.body)
         else:
-            transport.write(head)
-            transport.write(answer.body)
+            connection.transport.write(head)
+            connection.transport.write(answer.body)
         reader.answered(self)
 
     async def start(self, status: int, lines: Lines) -> None:
@@ -477,3 +486,62 @@ class PlainRequest(HttpRequest):
 
 def _reason(status: int) -> bytes:
     return f"{int(status)} {HTTPStatus(status).phrase}".encode()
+
+
+# -- where a request ends ----------------------------------------------------------------------------------------------
+
+# Parsers disagree about heads with an upgrade, two lengths, chunks or a bare line feed. Where a proxy and the server
+# behind it disagree about the end of a request, the server takes the rest of it for another client's request. A head
+# that is unusual in any way therefore has no frame here, and is left to the strict parser.
+
+
+class Frame(NamedTuple):
+    """The sizes of the parts of a request, in bytes."""
+
+    head: int
+    body: int
+
+
+def skip_blank_lines(data: bytearray) -> None:
+    """Drop the line ends that the data begins with: clients may send them after a body (RFC 9112, 2.2)."""
+    if found := _BLANK_LINES.match(data):
+        del data[: found.end()]
+
+
+def head_size(data: bytes | bytearray, start: int = 0) -> int | None:
+    r"""The size of the head that the data begins with, as any parser may see it; None if its end is not after `start`.
+
+    >>> head_size(b"GET / HTTP/1.1\r\n\r\n{}"), head_size(b"GET / HTTP/1.1\n\n"), head_size(b"GET / HTTP/1.1\r\n")
+    (18, 16, None)
+    """
+    found = _ANY_HEAD_END.search(data, start)
+    return None if found is None else found.end()
+
+
+def frame(data: bytes) -> Frame | None:
+    r"""The frame of the request that the data begins with; None if anything about its head is unusual.
+
+    >>> frame(b"POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}GET /")
+    Frame(head=50, body=2)
+    >>> frame(b"POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nUpgrade: h2c\r\n\r\n{}") is None
+    True
+    """
+    head = _HEAD.match(data)
+    if head is None:
+        return None
+    length: int | None = None
+    hosts, has_connection = 0, False
+    for name, value in _FRAMING.findall(head[0]):
+        kind = name.lower()
+        if kind == b"content-length" and length is None and value.isdigit() and len(value) <= _MAX_LENGTH_DIGITS:
+            length = int(value)
+        elif kind == b"host":
+            hosts += 1
+        elif kind == b"connection" and not has_connection and value.lower() in _PLAIN_CONNECTIONS:
+            has_connection = True
+        else:
+            return None
+    # Of blanks at the end of a value, parsers make different things.
+    if hosts != 1 or b" \r\n" in head[0] or b"\t\r\n" in head[0]:
+        return None
+    return Frame(head.end(), length or 0)

@@ -156,6 +156,8 @@ class HttpRequest(ABC):
     """A request whose head has been read, what is known of its sender, and what its client gets for it."""
 
     head: Head
+    headers: dict[str, str]
+    """Those of the head."""
     body: bytes | None = None
     """The whole body, if it has come already."""
     client: tuple[str, int] | None = None
@@ -174,11 +176,6 @@ class HttpRequest(ABC):
     is_counted_stream = False
     has_begun = False
     """Whether a part of the response has been sent."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """By lower-case name. Of one that comes twice, the first line counts."""
-        return self.head.headers
 
     @cached_property
     def scope(self) -> Scope:
@@ -330,6 +327,7 @@ class AsgiRequest(HttpRequest):
         self._receive = receive
         self._send = send
         self.head = Head(scope)
+        self.headers = self.head.headers
         self.body = None if self.head.method == "POST" else b""
         self.client = scope.get("client")
         self.caller = request_caller(scope)

@@ -9,9 +9,8 @@ from toolcrib.protocol.failures import CONNECTION_CLOSED, RpcError
 from toolcrib.protocol.messages import encode_notification
 from toolcrib.protocol.serving import ServerSession
 from toolcrib.protocol.versions import PROGRESS_KEY
-from toolcrib.server.exchange import ResponseOnly
+from toolcrib.server.exchange import Questions, ResponseOnly
 from toolcrib.server.http.requests import HttpRequest, Lines
-from toolcrib.server.questions import Questions
 from toolcrib.types import Object
 
 _PING_S: Final = 15.0

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolcrib.server.http.connections import Connection
-from toolcrib.server.http.framing import skip_blank_lines
+from toolcrib.server.http.reader import skip_blank_lines
 
 _READER_KEY: Final = "toolcrib.reader"
 """Key of an ASGI scope's `state`: the reader of the connection."""
