@@ -51,7 +51,7 @@ class JwtIssuer(Issuer):
         async def keys(request: Request) -> Response:
             return JSONResponse({"keys": self.signer.keys})
 
-        app.router.routes.append(Route("/keys", keys))
+        app.router.routes.insert(0, Route("/keys", keys))  # before the mount of everything else
         return app
 
 
