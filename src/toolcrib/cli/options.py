@@ -30,9 +30,9 @@ class ServerSource:
     """Use what the servers listed last, and start one only to call a tool."""
 
 
-def path_option(*names: str, about: str, metavar: str = "FILE", **more: Any) -> _Decorator:
+def path_option(*names: str, about: str, **more: Any) -> _Decorator:
     """An option whose value is the path of a file; `about` is its help, and `more` is for `click.option`."""
-    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=about, **more)
+    return click.option(*names, type=click.Path(path_type=Path), metavar="FILE", help=about, **more)
 
 
 def config_option(about: str = "The settings file, instead of the default locations.") -> _Decorator:

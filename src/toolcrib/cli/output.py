@@ -91,9 +91,9 @@ def print_columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) ->
         echo("  ".join([*cells, truncate(line[-1], room)]).rstrip())
 
 
-def print_wrapped(text: str, *, margin: int = 2) -> None:
+def print_wrapped(text: str) -> None:
     """Print a text as wide as the terminal; lines after the first are indented."""
-    wrapped = textwrap.wrap(printable(text), terminal_width(), subsequent_indent=" " * margin, break_long_words=False)
+    wrapped = textwrap.wrap(printable(text), terminal_width(), subsequent_indent="  ", break_long_words=False)
     echo("\n".join(wrapped))
 
 

@@ -144,10 +144,8 @@ class OidcSignIn:
         state: StateStore,
         *,
         fetch: Fetch | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._fetch = fetch or IssuerFetch(auth.private_hosts)
-        self._clock = clock
         self._failures = _FailedSignIns()
         self._used = state.table("console sign-ins", StateCodec(bool, bool), max_entries=_MAX_USED)
         self._issuers: dict[str, Issuer] = {}
@@ -180,7 +178,7 @@ class OidcSignIn:
             nonce=nonce,
             redirect_uri=redirect_uri,
             wanted=wanted if len(wanted) <= _MAX_WANTED else "/",
-            began=self._clock(),
+            began=time.time(),
         )
         asked = {
             "response_type": "code",
@@ -203,7 +201,7 @@ class OidcSignIn:
         if attempt is None or not state or not hmac.compare_digest(_bytes(state), _bytes(attempt.state)):
             raise NotAuthenticated("This sign-in was not started in this browser.", hint=_AGAIN)
         place = hashlib.sha256(_bytes(state)).hexdigest()
-        if not 0 <= self._clock() - attempt.began < ATTEMPT_S or await self._used.get(place):
+        if not 0 <= time.time() - attempt.began < ATTEMPT_S or await self._used.get(place):
             raise NotAuthenticated("This sign-in attempt has expired.", hint=_AGAIN)
         issuer = self._known(attempt.issuer)
         metadata = await self._metadata[attempt.issuer].read()
@@ -246,7 +244,7 @@ class OidcSignIn:
         return self._signed_in(found, claims, tokens)
 
     def _signed_in(self, caller: Caller, claims: Mapping[str, Any], tokens: Mapping[str, Any]) -> SignedIn:
-        now, lasts_s = self._clock(), seconds(tokens.get("expires_in")) or 0.0
+        now, lasts_s = time.time(), seconds(tokens.get("expires_in")) or 0.0
         until = seconds(claims.get("exp")) or now + lasts_s
         token = tokens.get("refresh_token")
         return SignedIn(caller=caller, until=until, refresh_token=token if isinstance(token, str) else "")

@@ -61,11 +61,11 @@ def load_settings(
     return _settings(read, environ, here)
 
 
-def default_settings(*, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Settings:
+def default_settings() -> Settings:
     """The settings without a file: the defaults, and what the environment sets; raises `SettingsError`."""
-    here = cwd or Path.cwd()
+    here = Path.cwd()
     empty = SettingsFile(path=here / "toolcrib.json", shown="the environment", value={"toolcrib": {}})
-    return replace(_settings(empty, environ, here), source=None, files=())
+    return replace(_settings(empty, os.environ, here), source=None, files=())
 
 
 def find_settings_file(environ: Mapping[str, str], cwd: Path) -> Path:

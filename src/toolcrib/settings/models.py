@@ -162,7 +162,7 @@ class HttpTable(HttpOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateTable(StateOptions):
+class StateOptionsTable(StateOptions):
     """`state`: where the state that should survive a restart is kept, or that replicas share. The password and parts of
     the address are references.
     """
@@ -207,7 +207,7 @@ class ToolcribTable(SurfaceOptions):
     env_file: Text | None = None
     watch_s: Seconds = 2.0
     watch_at_once: bool = False
-    state: StateTable = field(default_factory=StateTable)
+    state: StateOptionsTable = field(default_factory=StateOptionsTable)
     logins: LoginsTable = field(default_factory=LoginsTable)
 
     def fleet(self) -> FleetOptions:

@@ -208,10 +208,10 @@ class _OpenQuestion:
 class Peers:
     """The processes that share a state, as one of them. Answers questions while `run` runs; its own at any time."""
 
-    def __init__(self, state: StateStore, name: str = "", *, wall: Callable[[], float] = time.time) -> None:
-        """`name` is shown to people; by default, the host and the number of the process. `wall` is a clock."""
+    def __init__(self, state: StateStore, name: str = "") -> None:
+        """`name` is shown to people; by default, the host and the number of the process."""
         self.own = Peer(
-            id=secrets.token_hex(4), name=name or f"{socket.gethostname()}:{os.getpid()}", since=round(wall(), 3)
+            id=secrets.token_hex(4), name=name or f"{socket.gethostname()}:{os.getpid()}", since=round(time.time(), 3)
         )
         self._is_shared = state.shared
         self._running = state.table("processes", StateCodec(_encode_peer, _decode_peer), max_entries=_MAX_PEERS)
