@@ -129,11 +129,6 @@ def current_scope() -> RequestScope:
     return _current_scope.get()
 
 
-def is_unscoped() -> bool:
-    """Whether the current scope changes nothing, so that `apply_scope` has no effect."""
-    return _current_scope.get() is _EMPTY_SCOPE
-
-
 def apply_scope(ctx: Context, around: RequestScope | None = None) -> Context:
     """Add the current scope, or the one given as `around`, to a context; the same context if that changes nothing.
 

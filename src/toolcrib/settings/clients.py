@@ -1,4 +1,4 @@
-"""The MCP clients whose configuration files toolcrib reads and edits: one row for each.
+"""The MCP clients whose configuration files toolcrib reads and edits: one row of `clients.toml` for each.
 
 A row says where a client's files are on each system, where in them the servers are, and how its entries differ from
 the common form. Most clients need nothing but the places: keys such as `serverUrl` or `disabledTools` mean the same
@@ -6,6 +6,7 @@ wherever they occur, and are known to `entries`.
 """
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -81,273 +82,21 @@ ANY_CLIENT: Final = ClientApp(id="", title="", files=())
 """The client of a file that any could have written."""
 MILLISECONDS: Final = 0.001
 _VARIABLE: Final = re.compile(r"\{([A-Z_]+):([^}]*)\}")
-_CODE_USER: Final = "{config}/Code/User"
-_STDIO: Final = {"type": "stdio", "command": COMMAND, "args": ARGS}
-_LOCAL: Final = {"type": "local", "command": ARGV, "enabled": True}
 
-# Where nothing else is said, the facts are from `add-mcp` 2.4.0 on npm and `snyk-agent-scan` 0.6.9 on PyPI.
-CLIENTS: Final[tuple[ClientApp, ...]] = (
-    ClientApp(
-        id="claude-desktop",
-        title="Claude Desktop",
-        files=(ClientFile("{config}/Claude/claude_desktop_config.json"),),
-        note="Anthropic ships Claude Desktop for macOS and Windows; the place on Linux is that of unofficial builds",
-    ),
-    ClientApp(
-        id="claude-code",
-        title="Claude Code",
-        files=(ClientFile("~/.claude.json"), ClientFile(".mcp.json", "project")),
-        excluded_servers=("projects", "*", "disabledMcpServers"),
-        entry=_STDIO,
-        note="`projects.FOLDER.mcpServers` of `~/.claude.json` is read for the current folder",
-    ),
-    ClientApp(
-        id="cursor",
-        title="Cursor",
-        files=(ClientFile("~/.cursor/mcp.json"), ClientFile(".cursor/mcp.json", "project")),
-    ),
-    ClientApp(
-        id="vscode",
-        title="VS Code",
-        files=(
-            ClientFile(f"{_CODE_USER}/mcp.json"),
-            ClientFile(f"{_CODE_USER}/profiles/*/mcp.json", "profile"),
-            ClientFile(f"{_CODE_USER}/settings.json", "profile"),
-            ClientFile(".vscode/mcp.json", "project"),
-            ClientFile(".vscode/settings.json", "project"),
-        ),
-        servers=("servers",),
-        entry=_STDIO,
-        note="in `settings.json` the servers are in `mcp.servers`; `${input:ID}` is the environment variable `ID`",
-    ),
-    ClientApp(
-        id="copilot-cli",
-        title="GitHub Copilot CLI",
-        files=(
-            ClientFile("{COPILOT_HOME:~/.copilot}/mcp-config.json"),
-            ClientFile(".github/mcp.json", "project"),
-        ),
-        timeout=("call", MILLISECONDS),
-        entry={"type": "local", "command": COMMAND, "args": ARGS, "tools": ["*"]},
-        note="a project's `.mcp.json` is shared with Claude Code",
-        # github.github.io/copilot-sdk-java: McpServerConfig
-    ),
-    ClientApp(
-        id="codex",
-        title="Codex",
-        files=(
-            ClientFile("{CODEX_HOME:~/.codex}/config.toml", syntax="toml"),
-            ClientFile(".codex/config.toml", "project", syntax="toml"),
-        ),
-        servers=("mcp_servers",),
-        # github.com/openai/codex: codex-rs/config/src/mcp_types.rs
-    ),
-    ClientApp(
-        id="gemini-cli",
-        title="Gemini CLI",
-        files=(ClientFile("~/.gemini/settings.json"), ClientFile(".gemini/settings.json", "project")),
-        timeout=("call", MILLISECONDS),
-        url_means_sse=True,
-        plain_variables=True,
-        allowed_servers=("mcp", "allowed"),
-        excluded_servers=("mcp", "excluded"),
-        # github.com/google-gemini/gemini-cli: docs/tools/mcp-server.md
-    ),
-    ClientApp(
-        id="antigravity",
-        title="Antigravity",
-        files=(
-            ClientFile("~/.gemini/config/mcp_config.json"),
-            ClientFile("~/.gemini/antigravity/mcp_config.json", "profile"),
-        ),
-        note="the second place is that of older versions",
-    ),
-    ClientApp(
-        id="windsurf",
-        title="Windsurf",
-        files=(ClientFile("~/.codeium/windsurf/mcp_config.json"),),
-    ),
-    ClientApp(
-        id="zed",
-        title="Zed",
-        files=(
-            ClientFile("{config}/zed/settings.json", platforms=("linux",)),
-            ClientFile("{config}/Zed/settings.json", platforms=("darwin", "win32")),
-            ClientFile(".zed/settings.json", "project"),
-        ),
-        servers=("context_servers",),
-        entry={"source": "custom", "command": COMMAND, "args": ARGS, "env": {}},
-        note="servers that a Zed extension provides have no command, and stay in Zed",
-        # github.com/zed-industries/zed: docs/src/ai/mcp.md
-    ),
-    ClientApp(
-        id="opencode",
-        title="OpenCode",
-        files=(
-            ClientFile("{xdg}/opencode/opencode.json"),
-            ClientFile("{xdg}/opencode/opencode.jsonc"),
-            ClientFile("opencode.json", "project"),
-            ClientFile("opencode.jsonc", "project"),
-        ),
-        servers=("mcp",),
-        timeout=("list", MILLISECONDS),
-        tool_switches=("tools",),
-        entry=_LOCAL,
-        # github.com/anomalyco/opencode: packages/web/src/content/docs/mcp-servers.mdx
-    ),
-    ClientApp(
-        id="kilo-code",
-        title="Kilo Code",
-        files=(
-            ClientFile("{xdg}/kilo/kilo.json"),
-            ClientFile("{xdg}/kilo/kilo.jsonc"),
-            ClientFile("kilo.json", "project"),
-            ClientFile(".kilo/kilo.json", "project"),
-            ClientFile(".kilocode/mcp.json", "project"),
-        ),
-        servers=("mcp",),
-        timeout=("list", MILLISECONDS),
-        tool_switches=("tools",),
-        entry=_LOCAL,
-        note="`.kilocode/mcp.json` is that of older versions, and has `mcpServers`",
-    ),
-    ClientApp(
-        id="cline",
-        title="Cline",
-        files=(
-            ClientFile(f"{_CODE_USER}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"),
-            ClientFile("{CLINE_DIR:~/.cline}/data/settings/cline_mcp_settings.json", "profile"),
-        ),
-        timeout=("call", 1),
-        url_means_sse=True,
-        entry={"command": COMMAND, "args": ARGS, "disabled": False},
-        note="the second place is that of the Cline CLI",
-        # github.com/cline/cline: src/services/mcp/schemas.ts
-    ),
-    ClientApp(
-        id="roo-code",
-        title="Roo Code",
-        files=(
-            ClientFile(f"{_CODE_USER}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
-            ClientFile(".roo/mcp.json", "project"),
-        ),
-        timeout=("call", 1),
-        url_means_sse=True,
-        entry={"command": COMMAND, "args": ARGS, "disabled": False},
-        # docs.roocode.com/features/mcp/using-mcp-in-roo; github.com/1mcp-app/agent: appPresets.ts
-    ),
-    ClientApp(
-        id="goose",
-        title="Goose",
-        files=(
-            ClientFile("{xdg}/goose/config.yaml", platforms=("linux", "darwin"), syntax="yaml"),
-            ClientFile("{config}/Block/goose/config/config.yaml", platforms=("win32",), syntax="yaml"),
-        ),
-        servers=("extensions",),
-        timeout=("call", 1),
-        entry={
-            "name": "toolcrib",
-            "type": "stdio",
-            "cmd": COMMAND,
-            "args": ARGS,
-            "envs": {},
-            "enabled": True,
-            "timeout": 300,
-        },
-        note="built-in extensions have no command, and stay in Goose",
-        # github.com/block/goose: documentation/docs/guides/config-files.md
-    ),
-    ClientApp(
-        id="kiro",
-        title="Kiro",
-        files=(ClientFile("~/.kiro/settings/mcp.json"), ClientFile(".kiro/settings/mcp.json", "project")),
-        timeout=("call", MILLISECONDS),
-        note="that `timeout` is in milliseconds is not confirmed by Kiro's documents",
-        # kiro.dev/docs/mcp/configuration
-    ),
-    ClientApp(
-        id="amazon-q",
-        title="Amazon Q Developer",
-        files=(
-            ClientFile("~/.aws/amazonq/mcp.json"),
-            ClientFile("~/.aws/amazonq/default.json", "profile"),
-            ClientFile("~/.aws/amazonq/agents/default.json", "profile"),
-            ClientFile("~/.aws/amazonq/cli-agents/*.json", "profile"),
-            ClientFile(".amazonq/mcp.json", "project"),
-            ClientFile(".amazonq/cli-agents/*.json", "project"),
-        ),
-        timeout=("call", MILLISECONDS),
-        tool_references=("tools",),
-        note="the `allowedTools` of an agent only approve calls",
-        # github.com/aws/amazon-q-developer-cli: docs/agent-format.md
-    ),
-    ClientApp(
-        id="continue",
-        title="Continue",
-        files=(ClientFile("~/.continue/config.yaml", syntax="yaml"),),
-        as_list=True,
-        entry={"name": "toolcrib", "command": COMMAND, "args": ARGS},
-        note="the place, and that `connectionTimeout` is in milliseconds, are not confirmed",
-        # github.com/continuedev/continue: packages/config-yaml/src/schemas/mcp/index.ts
-    ),
-    ClientApp(
-        id="lm-studio",
-        title="LM Studio",
-        files=(
-            ClientFile("~/.lmstudio/mcp.json"),
-            ClientFile("~/.cache/lm-studio/mcp.json", "profile", ("linux", "darwin")),
-        ),
-        note="the second place was reported for version 0.3.33 on macOS",
-        # lmstudio.ai/docs/app/mcp; github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1371
-    ),
-    ClientApp(
-        id="junie",
-        title="JetBrains Junie",
-        files=(ClientFile("~/.junie/mcp/mcp.json"), ClientFile(".junie/mcp/mcp.json", "project")),
-        note="JetBrains AI Assistant keeps its servers in the IDE's settings, without a file to edit",
-        # github.com/laravel/boost: PhpStormJunie; junie.jetbrains.com/docs/junie-cli-mcp-configuration.html
-    ),
-    ClientApp(
-        id="librechat",
-        title="LibreChat",
-        files=(ClientFile("librechat.yaml", "project", syntax="yaml"),),
-        timeout=("call", MILLISECONDS),
-        placeholders=True,
-        entry=_STDIO,
-        # github.com/danny-avila/LibreChat: packages/data-provider/src/mcp.ts
-    ),
-    ClientApp(
-        id="mcpproxy",
-        title="mcpproxy",
-        files=(ClientFile("~/.mcpproxy/mcp_config.json"),),
-        as_list=True,
-        entry={"name": "toolcrib", "protocol": "stdio", "command": COMMAND, "args": ARGS, "enabled": True},
-        # github.com/smart-mcp-proxy/mcpproxy-go: docs/configuration/upstream-servers.md
-    ),
-    ClientApp(
-        id="1mcp",
-        title="1MCP",
-        files=(
-            ClientFile("~/.config/1mcp/mcp.json", platforms=("linux", "darwin")),
-            ClientFile("{config}/1mcp/mcp.json", platforms=("win32",)),
-        ),
-        timeout=("call", MILLISECONDS),
-        entry={"command": COMMAND, "args": ARGS, "tags": ["toolcrib"]},
-        # github.com/1mcp-app/agent: docs/en/reference/mcp-servers.md
-    ),
-    ClientApp(
-        id="my-cool-proxy",
-        title="my-cool-proxy",
-        files=(
-            ClientFile("{xdg}/my-cool-proxy/config.json", platforms=("linux",)),
-            ClientFile("~/Library/Preferences/my-cool-proxy/config.json", platforms=("darwin",)),
-            ClientFile("{config}/my-cool-proxy/config.json", platforms=("win32",)),
-        ),
-        servers=("mcpClients",),
-        entry=_STDIO,
-        # github.com/karashiiro/my-cool-proxy: docs/configuration.md
-    ),
-)
+
+def _read_table() -> Iterator[ClientApp]:
+    """The rows of the table, each list in them as a tuple."""
+    table = tomllib.loads(Path(__file__).with_name("clients.toml").read_text("utf-8"))
+    for name, row in table.items():
+        files = tuple(ClientFile(**_with_tuples(file)) for file in row.pop("files"))
+        yield ClientApp(id=name, files=files, **_with_tuples(row))
+
+
+def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+
+
+CLIENTS: Final = tuple(_read_table())
 
 
 def client_named(name: str) -> ClientApp | None:
