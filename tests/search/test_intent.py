@@ -28,7 +28,8 @@ def first(text: str, *tools: tuple[str, str]) -> str:
         ("could you please archive these emails", "archive", ("emails",)),
         ("add a table for customers", "add", ("table",)),
         ("screenshot this for me", "screenshot", ("screenshot",)),
-        ("mail this to my boss", "mail", ("mail",)),
+        ("mail this to my boss", "mail", ()),
+        ("open", "open", ()),
         ("show me issue 45", "show", ("issue",)),
         ("which branches do we have", "which", ("branches",)),
         ("do I have mail from the bank", "do", ("mail",)),
@@ -62,6 +63,30 @@ def test_a_question_prefers_the_tool_that_reads() -> None:
 def test_an_imperative_prefers_the_tool_that_is_named_by_its_verb() -> None:
     tools = [("list_commits", "List the history of a branch."), ("git_commit", "Records changes to a branch.")]
     assert first("commit my work", *tools) == "git_commit"
+
+
+QUESTIONS_AND_ORDERS = [
+    ("what did I change since the last commit", "git_commit", "list_changes"),
+    ("when is my next appointment", "create_appointment", "search_calendar"),
+    ("archive the photo", "get_photo", "move_picture"),
+    ("make a new report", "get_report", "create_document"),
+    ("add a row", "delete_row", "insert_line"),
+]
+"""Requests, each with a tool that shares its noun and does something else, and a tool that does it."""
+
+
+@pytest.mark.parametrize(("text", "other", "right"), QUESTIONS_AND_ORDERS)
+def test_a_tool_that_does_something_else_to_the_same_thing_is_lowered(text: str, other: str, right: str) -> None:
+    index = Index.build([Tool(name=name, description="") for name in (other, right)])
+    hits = search(index, SearchRequest(queries=(text,), explain=True)).hits
+    verbs = {hit.tool.name: part.value for hit in hits for part in hit.parts if part.name == "verb"}
+    assert (verbs[other], verbs.get(right, 1.0)) == (-3.0, 1.0)
+
+
+@pytest.mark.parametrize("text", ["log entries of the server", "my order of last week", "book a table"])
+def test_a_word_that_may_be_a_noun_lowers_no_tool_that_reads(text: str) -> None:
+    [clause] = parse_query(text).clauses
+    assert read_intent(clause).contrary == 0
 
 
 def test_an_idiom_is_read_as_the_words_that_tools_use() -> None:

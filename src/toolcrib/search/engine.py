@@ -378,7 +378,8 @@ def _named_hit(hit: Hit, raw: float, score: float, *, explain: bool) -> Hit:
         return found
     reason = Reason(word=hit.tool.name, field="name", how="exact", gain=gain)
     parts = (*hit.parts, ScorePart(name="named in full", value=gain, weight=1.0)) if explain else ()
-    return replace(found, reasons=(reason, *hit.reasons), parts=parts)
+    reasons = tuple(sorted((reason, *hit.reasons), key=attrgetter("gain"), reverse=True))
+    return replace(found, reasons=reasons, parts=parts)
 
 
 class _Reading(NamedTuple):

@@ -7,8 +7,9 @@ seen. Here the weight of a tool's word comes from the static table and is the sa
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import chain, pairwise
+from operator import and_
 from typing import NamedTuple
 
 import numpy as np
@@ -379,7 +380,11 @@ def _verb_signal(segment: Segment, named: Sequence[int], slots: _SlotWords, mean
             for tool, place in at:
                 if place < MAX_NAME_WORDS and not named[tool]:
                     found[tool] = 1.0
-    found = [1.0 if kinds & asked else value for kinds, value in zip(named, found, strict=True)]
+    contrary = reduce(and_, [intent.contrary for intent in meaning.intents])
+    found = [
+        1.0 if kinds & asked else _CONTRARY if kinds and not kinds & ~contrary else value
+        for kinds, value in zip(named, found, strict=True)
+    ]
     undone = {stem(word) for intent in meaning.intents for word in intent.undone}
     return _lower_undone(segment, found, slots, undone) if undone else found
 
@@ -395,7 +400,10 @@ def _lower_undone(segment: Segment, found: list[float], slots: _SlotWords, undon
     return [_UNDONE if tool in names and names[tool] <= numbers else value for tool, value in enumerate(found)]
 
 
-_UNDONE = -8.0
+_CONTRARY = -3.0
+"""The signal of a tool that only changes things, for a question, or only reads, for an order to change something."""
+
+_UNDONE = -9.0
 """The signal of a tool that does what is to be undone; it outweighs that its name and description fit. Set by hand."""
 
 
