@@ -132,14 +132,17 @@ def _forwarded_meta(exchange: Exchange) -> Object:
 class RequestClient(SessionClient):
     """The client behind one request, valid until it is answered; that of a notification, as long as its session."""
 
-    __slots__ = ("_exchange", "is_modern")
+    __slots__ = ("_exchange", "is_modern", "wants_progress")
 
     is_modern: bool
     """Whether the client answers questions by repeating its call, as of version 2026-07-28."""
+    wants_progress: bool
+    """Whether the request carries a progress token."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.is_modern = exchange.is_modern
+        self.wants_progress = PROGRESS_KEY in exchange.meta
 
     @property
     def capabilities(self) -> Object:
@@ -162,11 +165,6 @@ class RequestClient(SessionClient):
         """The extensions that it declared: with its session or, from 2026-07-28 on, with each request."""
         extensions = self._exchange.capabilities.get("extensions")
         return extensions if isinstance(extensions, Mapping) else {}
-
-    @property
-    def wants_progress(self) -> bool:
-        """Whether the request carries a progress token."""
-        return PROGRESS_KEY in self._exchange.meta
 
     def _supports(self, capability: str) -> bool:
         return self.can_elicit if capability == "elicitation" else self._exchange.channel.can_ask

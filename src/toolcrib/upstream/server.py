@@ -69,17 +69,6 @@ _STATE: Final = "toolcrib-login"
 """The `requestState` of a call that waits for a login. It holds nothing: the vault knows who has logged in."""
 
 
-def _check_blocks(raw: Mapping[str, Any], most: int) -> None:
-    """Raise `UpstreamError` for a result of too many blocks."""
-    for key in ("content", "contents", "messages"):
-        blocks = raw.get(key)
-        if isinstance(blocks, list) and len(blocks) > most:
-            raise UpstreamError(
-                f"The server's result holds {len(blocks):,} blocks and was dropped; the limit of {most:,} is "
-                "results.max_blocks."
-            )
-
-
 class UpstreamServer(RemoteServer):
     """The provider of one MCP server's tools, prompts and resources.
 
@@ -386,7 +375,10 @@ class UpstreamServer(RemoteServer):
 
     def _read(self, read: Callable[[dict[str, Any]], ToolResult], raw: dict[str, Any]) -> ToolResult:
         try:
-            _check_blocks(raw, self.options.max_result_blocks)
+            for key in ("content", "contents", "messages"):
+                blocks = raw.get(key)
+                if isinstance(blocks, list) and len(blocks) > self.options.max_result_blocks:
+                    raise _too_many(len(blocks), self.options.max_result_blocks)
             return read(raw)
         except UpstreamError as error:
             raise UpstreamError(f'"{self.name}": {error.message}', data={"server": self.name}) from error
@@ -551,6 +543,11 @@ class UpstreamServer(RemoteServer):
 
 def _keep() -> None:
     """Keep the connection that all clients share after a request."""
+
+
+def _too_many(blocks: int, most: int) -> UpstreamError:
+    text = f"The server's result holds {blocks:,} blocks and was dropped; the limit of {most:,} is results.max_blocks."
+    return UpstreamError(text)
 
 
 def _read_call(raw: dict[str, Any]) -> ToolResult:

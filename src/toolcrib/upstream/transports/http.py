@@ -144,9 +144,10 @@ class HttpTransport:
         body = response.body
         if body is not None and len(body) <= self._plain_bytes and self._is_plain(response, request):
             try:
-                return _outcome_in(parse_json(body))
+                value = parse_json(body)
             except ValueError as error:
                 raise _unreadable(error) from error
+            return value if isinstance(value, dict) and is_outcome(value) else _outcome_in(value)
         bounds = self._list_bounds if request.method in LIST_METHODS else self._result_bounds
         try:
             return await self._read(reply, request, bounds, on_message, in_session=session is not None)
