@@ -24,13 +24,11 @@ from pydantic_core import from_json
 
 from toolcrib.upstream.logins.flows import Challenge, LoginFailed, OAuthClient
 from toolcrib.upstream.logins.oauth import ServerCredentials
+from toolcrib.upstream.logins.vault import refresh_time
 from toolcrib.upstream.options import IdentityProviderOptions, OAuthClientOptions, ServerOptions
 from toolcrib.upstream.redact import bare_url
 from toolcrib.upstream.transports.http_requests import NoAccessToken
 
-_EARLY_S: Final = 60.0
-_EARLY_SHARE: Final = 0.2
-"""A token is replaced a minute before it expires, but not before it has used up four fifths of its time."""
 _JWT_PARTS: Final = 3
 _MAX_SCOPE_CHARS: Final = 4096
 """A server may ask for further scopes with every request, and all of them are asked for from then on."""
@@ -62,7 +60,7 @@ class _FetchedToken(ServerCredentials):
         self._options = options
         self._auth = auth
         self._token: str | None = None
-        self._expires_at: float | None = None
+        self._replace_at: float | None = None
         self._lock = anyio.Lock()
 
     @abstractmethod
@@ -70,8 +68,8 @@ class _FetchedToken(ServerCredentials):
         """Return new tokens. Raises `LoginFailed`."""
 
     def _known(self) -> str | None:
-        expired = self._expires_at is not None and time.time() >= self._expires_at
-        return None if expired else self._token
+        is_old = self._replace_at is not None and time.time() >= self._replace_at
+        return None if is_old else self._token
 
     async def token(self) -> str | None:
         return self._known()
@@ -89,8 +87,8 @@ class _FetchedToken(ServerCredentials):
         except LoginFailed as error:
             raise NoAccessToken(f"no access token: {error.reason}") from error
         self._token, lasts_s = tokens.access_token, tokens.expires_in
-        early_s = min(_EARLY_S, (lasts_s or 0) * _EARLY_SHARE)
-        self._expires_at = None if lasts_s is None else time.time() + lasts_s - early_s
+        now = time.time()
+        self._replace_at = None if lasts_s is None else refresh_time(now, now + lasts_s)
         return self._token
 
 

@@ -87,31 +87,28 @@ class PendingLogin:
     ready: anyio.Event = field(default_factory=anyio.Event)
     """Set when the address is known, or the login has failed before."""
     done: anyio.Event = field(default_factory=anyio.Event)
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the authorization server answers."""
     principal: str = ""
     """Whose login it is, if they have to confirm that it is theirs before."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
-
-class _Answer:
-    """What an authorization server says in the address to which it sends the browser back."""
-
-    def __init__(self) -> None:
-        self.parameters: Mapping[str, str] = {}
-        self.given = anyio.Event()
-
-    def give(self, parameters: Mapping[str, str]) -> None:
+    def answer(self, parameters: Mapping[str, str]) -> None:
+        """Go on with what the authorization server answers."""
         self.parameters = parameters
-        self.given.set()
+        self.answered.set()
 
-    def result(self) -> AuthorizationCodeResult:
-        """Raises `LoginFailed` for a refusal."""
-        if "code" not in self.parameters:
-            why = self.parameters.get("error", "")
-            reason = "the login was declined" if why == "access_denied" else "the authorization server refused it"
-            raise LoginFailed(f"{reason} ({why[:100]})" if why.isidentifier() and why != "access_denied" else reason)
-        return AuthorizationCodeResult.model_validate(
-            {name: self.parameters.get(name) for name in ("code", "state", "iss")}
-        )
+
+def _result_in(parameters: Mapping[str, str]) -> AuthorizationCodeResult:
+    """Read what an authorization server says in the address to which it sends a browser back. Raises `LoginFailed` for
+    a refusal.
+    """
+    if "code" not in parameters:
+        why = parameters.get("error", "")
+        reason = "the login was declined" if why == "access_denied" else "the authorization server refused it"
+        raise LoginFailed(f"{reason} ({why[:100]})" if why.isidentifier() and why != "access_denied" else reason)
+    return AuthorizationCodeResult.model_validate({name: parameters.get(name) for name in ("code", "state", "iss")})
 
 
 class LoginService:
@@ -124,8 +121,8 @@ class LoginService:
         """Starts a task that lasts as long as the gateway; None before it runs."""
         self._credentials: OrderedDict[str, tuple[ServerOptions, ServerCredentials]] = OrderedDict()
         self._pending: dict[str, PendingLogin] = {}
-        self._answers: dict[str, _Answer] = {}
-        """By `state`."""
+        self._asked: dict[str, PendingLogin] = {}
+        """By `state`: those that have a login page."""
         self._listener: asyncio.Server | None = None
         has_document = options.client_metadata and options.public_url.startswith("https://")
         self._metadata_url = f"{options.public_url.rstrip('/')}{METADATA_PATH}" if has_document else ""
@@ -281,7 +278,7 @@ class LoginService:
     async def _ask(self, pending: PendingLogin, url: str) -> AuthorizationCodeResult:
         """Publish the address of the login page, and wait for the answer."""
         state = dict(parse_qsl(urlsplit(url).query)).get("state", "")
-        answer = self._answers[state] = _Answer()
+        self._asked[state] = pending
         try:
             pending.url = url
             if self.options.public_url:
@@ -292,13 +289,13 @@ class LoginService:
             pending.ready.set()
             async with anyio.create_task_group() as group:
                 if self.options.public_url:
-                    group.start_soon(self._poll, state, answer)
-                await answer.given.wait()
+                    group.start_soon(self._poll, state, pending)
+                await pending.answered.wait()
                 group.cancel_scope.cancel()
-            return answer.result()
+            return _result_in(pending.parameters)
         finally:
             # Each state is good for one answer.
-            self._answers.pop(state, None)
+            self._asked.pop(state, None)
 
     async def _page(self, shown: LoginPage) -> str:
         """Return the address of a page that leads to the login page."""
@@ -312,28 +309,28 @@ class LoginService:
         """
         return shown.url if await self.vault.confirm(shown, browser, self.options.wait_s) else ""
 
-    async def _poll(self, state: str, answer: _Answer) -> None:
+    async def _poll(self, state: str, pending: PendingLogin) -> None:
         """Wait for an answer that another process receives."""
         while True:
             await anyio.sleep(_POLL_S)
             found = await self.vault.take_answer(state)
             if found is not None:
-                answer.give(found)
+                pending.answer(found)
 
     async def deliver(self, parameters: Mapping[str, str], browser: str = "") -> bool:
         """Take the parameters over with which a browser came back, and its cookie. Returns whether a login waits for
         them, from this browser.
         """
         state = parameters.get("state", "")
-        answer = self._answers.get(state)
+        pending = self._asked.get(state)
         if self.options.public_url:
             is_expected = bool(state) and await self.vault.give_answer(state, parameters, browser)
-            if is_expected and answer is not None and (found := await self.vault.take_answer(state)) is not None:
-                answer.give(found)
+            if is_expected and pending is not None and (found := await self.vault.take_answer(state)) is not None:
+                pending.answer(found)
             return is_expected
-        if answer is not None and not answer.given.is_set():
-            answer.give(parameters)
-        return answer is not None
+        if pending is not None and not pending.answered.is_set():
+            pending.answer(parameters)
+        return pending is not None
 
     def client_metadata(self) -> Object | None:
         """Return the document by which authorization servers know this gateway; None if it has no address for it."""

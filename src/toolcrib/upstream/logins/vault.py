@@ -48,7 +48,6 @@ LEASE_S: Final = 20.0
 _LEASE_PAUSE_S: Final = 0.05
 _MIN_EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.2
-"""A token is refreshed a minute before it expires, but not before it has used up four fifths of its time."""
 _ANSWER_TTL_S: Final = 60.0
 _NO_BROWSER: Final = "browser:"
 """An answer that is expected from a browser, whose digest follows once a person has confirmed the login in it."""
@@ -107,10 +106,7 @@ class Login:
     @property
     def refresh_at(self) -> float | None:
         """When to refresh: a while before the token expires; None for one that does not expire."""
-        if self.expires_at is None:
-            return None
-        lifetime_s = max(self.expires_at - self.issued_at, 0.0)
-        return self.expires_at - min(_MIN_EARLY_S, lifetime_s * _EARLY_SHARE)
+        return None if self.expires_at is None else refresh_time(self.issued_at, self.expires_at)
 
     def needs_refresh(self, now: float) -> bool:
         return self.refresh_at is not None and now >= self.refresh_at
@@ -140,6 +136,11 @@ class LoginPage:
     url: str = field(repr=False)
     """The authorization server's login page."""
     state: str = field(repr=False)
+
+
+def refresh_time(issued_at: float, expires_at: float) -> float:
+    """Return when a token is to be replaced: a minute early, but not before it has used up four fifths of its time."""
+    return expires_at - min(_MIN_EARLY_S, max(expires_at - issued_at, 0.0) * _EARLY_SHARE)
 
 
 class LoginRejected(Exception):
