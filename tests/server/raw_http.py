@@ -45,7 +45,7 @@ class RecordingApp(AsgiApp):
         self.direct_paths = frozenset({"/outer", "/a", "/"})
         self.options = options or HttpOptions(port=0)
         self.path = "/mcp"
-        self.end_streams = self.end_session_streams = lambda: None
+        self.end_streams = lambda: None
         self.listening = lambda *_: None
         self.requests: list[Request] = []
         self.largest_part = 0
@@ -68,6 +68,9 @@ class RecordingApp(AsgiApp):
         self.requests.append(seen)
         content = json.dumps([seen.method, seen.target, body.decode("latin-1")]).encode()
         await request.respond(Answer(405 if seen.method == "CONNECT" else 200, content))
+
+    def end_session_streams(self) -> None:
+        raise NotImplementedError
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
@@ -549,3 +550,38 @@ async def test_a_call_ends_when_its_client_disconnects(*, mounted: bool) -> None
             with anyio.fail_after(5):
                 await ended.wait()
         assert ended.is_set()
+
+
+async def test_a_stream_that_begins_while_the_tokens_change_is_for_those_who_still_have_one() -> None:
+    class Changing:
+        """Accepts anyone at first, which takes for ever, and no one after that."""
+
+        def __init__(self) -> None:
+            self.asked = anyio.Event()
+
+        async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+            if self.asked.is_set():
+                raise NotAuthenticated("The token is valid no longer.")
+            self.asked.set()
+            await anyio.sleep_forever()
+            raise AssertionError("the request goes on with the credentials of before")
+
+    changing = Changing()
+    async with crib(surfaces=["direct"]) as served:
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=changing)
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            await anyio.sleep_forever()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async with app.running(), anyio.create_task_group() as group:
+            group.start_soon(app, {**scope_of(call("plain")), "method": "GET"}, receive, send)
+            with anyio.fail_after(5):
+                await changing.asked.wait()
+                app.end_session_streams()
+                while not sent:
+                    await anyio.lowlevel.checkpoint()
+        assert sent[0]["status"] == 401

@@ -22,8 +22,6 @@ class AsgiApp(ABC):
     """Ends responses that never end by themselves."""
     listening: Callable[[str, int, Path | None], None]
     """Called with the host and port at which the app is served by itself, and the socket of this process alone."""
-    end_session_streams: Callable[[], None]
-    """Ends the event streams of sessions, which clients open again."""
     direct_paths: frozenset[str] = frozenset()
     """Where POSTs need no ASGI."""
     count_refusal: Callable[[str], None] | None = None
@@ -41,6 +39,10 @@ class AsgiApp(ABC):
     async def serve(self, request: Any) -> None:
         """Answer a POST to one of the `direct_paths` that did not come over ASGI: a `http.requests.HttpRequest`."""
         raise NotImplementedError  # only an app with `direct_paths` is asked, and has its own
+
+    @abstractmethod
+    def end_session_streams(self) -> None:
+        """End the event streams of sessions, which clients open again if they still may."""
 
     @abstractmethod
     def running(self) -> AbstractAsyncContextManager[None]:

@@ -112,9 +112,6 @@ Listening = Callable[[str, int, Path | None], None]
 class Endpoint(Protocol):
     """Answers the requests of one protocol while it runs."""
 
-    def end_session_streams(self) -> None:
-        """End the event streams of sessions, which clients open again."""
-
     def running(self) -> AbstractAsyncContextManager[None]:
         """Hold what outlives a request, such as sessions. May be entered again after it ended."""
 
@@ -155,13 +152,14 @@ class HttpApp(AsgiApp):
         self.path = paths[0] if paths else options.path
         """Where clients connect when the app is served by itself."""
         self.end_streams = engine.end_streams
-        self.end_session_streams = endpoint.end_session_streams
         self.listening = listening
         self.count_refusal = engine.count_refusal
         self._endpoint = endpoint
         self._report_refusal = engine.report_refusal
         self._owner = owner or contextlib.nullcontext
         self._ready = ready
+        self._streams: set[anyio.CancelScope] = set()
+        """Requests by GET under way."""
         self._is_running = False
         self._starting: anyio.Event | None = None
         authenticator = choose_authenticator(options, authenticator)
@@ -191,7 +189,24 @@ class HttpApp(AsgiApp):
         await self._guard(scope, receive, send)
 
     async def _serve_asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answer(AsgiRequest(scope, receive, send))
+        request = AsgiRequest(scope, receive, send)
+        if request.head.method != "GET":
+            await self._answer(request)
+            return
+        while not request.has_begun:  # what has changed while its sender was identified is looked at again
+            with anyio.CancelScope() as stream:
+                self._streams.add(stream)
+                try:
+                    await self._answer(request)
+                    return
+                finally:
+                    self._streams.discard(stream)
+        await request.end()
+
+    def end_session_streams(self) -> None:
+        """End the event streams that clients have opened with a GET, and open again if they still may."""
+        for stream in self._streams:
+            stream.cancel()
 
     async def serve(self, request: HttpRequest) -> None:
         """Answer a POST to one of the `direct_paths`, which did not come over ASGI."""

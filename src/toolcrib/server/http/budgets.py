@@ -86,8 +86,10 @@ class RequestBudgets:
         """Give back what a request has taken."""
         if request.counted_bytes:
             self.bytes.give_back(request.owner, request.counted_bytes)
+            request.counted_bytes = 0
         if request.is_counted_stream:
             self.streams.give_back(request.owner)
+            request.is_counted_stream = False
 
 
 def _too_many_bytes(of: Literal["caller", "all"], budget: Budget) -> RateLimited:

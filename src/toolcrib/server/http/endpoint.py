@@ -130,10 +130,6 @@ class StreamableHttpEndpoint:
             finally:
                 self._is_running = False
 
-    def end_session_streams(self) -> None:
-        """End the streams of sessions; the sessions stay."""
-        self._sessions.end_streams()
-
     async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:
         """Answer one request. Raises `NotStarted` outside of `running`."""
         if not self._is_running:

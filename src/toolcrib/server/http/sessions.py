@@ -180,12 +180,6 @@ class HttpSessions:
                 with anyio.CancelScope(shield=True):
                     await self._end_all()
 
-    def end_streams(self) -> None:
-        """End the event streams that clients opened with a GET; the sessions stay."""
-        for session in self._sessions.values():
-            if session.listener.stream is not None:
-                session.listener.stream.ended.set()
-
     # -- requests ------------------------------------------------------------------------------------------------------
 
     async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:

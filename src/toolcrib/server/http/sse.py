@@ -96,7 +96,8 @@ class SseEndpoint:
             yield
         finally:
             self._is_running = False
-            self.end_session_streams()
+            for session in self._sessions.values():
+                session.stream.ended.set()
 
     async def answer(self, request: HttpRequest, body: bytes) -> Answer | None:
         """Answer one request. Raises `NotStarted` outside of `running`."""
@@ -105,11 +106,6 @@ class SseEndpoint:
         if request.head.method == "POST":
             return await self._receive(request, body)
         return await self._stream(request) if request.head.method == "GET" else method_not_allowed("GET", "POST")
-
-    def end_session_streams(self) -> None:
-        """End every stream, and its session with it."""
-        for session in self._sessions.values():
-            session.stream.ended.set()
 
     async def _stream(self, request: HttpRequest) -> Answer | None:
         """Serve a session for as long as its stream is open."""

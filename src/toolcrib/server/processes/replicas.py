@@ -327,10 +327,6 @@ class ReplicaEndpoint:
         self._endpoint = endpoint
         self._replicas = replicas
 
-    def end_session_streams(self) -> None:
-        """End the event streams of sessions."""
-        self._endpoint.end_session_streams()
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Serve, and be known to the other processes."""
