@@ -7,12 +7,24 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.raw_http import HANG, Request, mcp, peer_of, response, result, server_at
+from tests.upstream.raw_http import (
+    HANG,
+    Request,
+    events,
+    mcp,
+    mcp_modern,
+    peer_of,
+    response,
+    result,
+    server_at,
+    text_result,
+)
 from tests.upstream.support import CTX, call, call_json, raw, server_of
 from tests.upstream.test_server import Watcher
 
-from toolcrib.types import Caller, Object
+from toolcrib.types import Caller, Object, SessionClient
 from toolcrib.upstream import connection
+from toolcrib.upstream.server import UpstreamServer
 
 pytestmark = pytest.mark.anyio
 
@@ -141,3 +153,58 @@ async def test_a_server_that_takes_no_answers_to_its_questions_cannot_take_all_c
         await call(server, "echo", HERS)
         assert len([one for one in peer.requests if "result" in one.message]) <= 3
         assert caplog.messages == ["web asks more than 3 questions at once; further ones are not answered"]
+
+
+class Silent(SessionClient):
+    """A client of 2026-07-28 that wants nothing but the results of its requests."""
+
+    is_modern = True
+    wants_progress = can_elicit = False
+    capabilities: Object = {}  # noqa: RUF012 - it has the same for all
+    declared: Object = {}  # noqa: RUF012 - likewise
+
+    def can_ask(self, method: str) -> bool:
+        raise AssertionError(f"whether it can be asked {method} does not matter")
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        raise AssertionError(f"it was sent progress: {message}")
+
+    async def elicit(self, params: Object) -> Object:
+        raise AssertionError(f"its person was asked: {params}")
+
+    async def sample(self, params: Object) -> Object:
+        raise AssertionError(f"its model was asked: {params}")
+
+    async def list_roots(self) -> Object:
+        raise AssertionError("it was asked for roots")
+
+    async def notify(self, method: str, params: Object) -> None:
+        raise AssertionError(f"it was sent {method}: {params}")
+
+
+async def test_what_a_newer_server_sends_to_a_client_that_wants_only_the_result_reaches_it_in_no_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answered = anyio.Event()
+
+    def answer(request: Request) -> bytes:
+        if request.message.get("id") == "why":
+            answered.set()
+        if request.message.get("method") != "tools/call":
+            return mcp_modern(request)
+        log = {"method": "notifications/message", "params": {"level": "warning", "data": "the disk is full"}}
+        question = {"id": "why", **ELICIT}
+        done = result(request, text_result("done"))
+        return events(*({"jsonrpc": "2.0", **one} for one in (log, question)), done)
+
+    async with peer_of(answer) as peer, server_of(server_at(peer.port)) as server:
+        logged = list[Object]()
+        assert isinstance(server, UpstreamServer)
+        server.subscribe_notifications(lambda _, method, params: logged.append({method: params}))
+        assert (await call(server, "echo", replace(CTX, client=Silent()))).content[0]["text"] == "done"
+        with anyio.fail_after(5):
+            await answered.wait()
+        [posted] = [one.message for one in peer.requests if one.message.get("id") == "why"]
+        assert posted["result"] == {"action": "cancel"}
+    assert not logged
+    assert "the disk is full" in caplog.text
