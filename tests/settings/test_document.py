@@ -1,13 +1,15 @@
 """JSON with comments and trailing commas, and TOML: values with their lines."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.settings.document import TextError, parse_jsonc, parse_toml
+from toolcrib.errors import SettingsError
+from toolcrib.settings.document import TextError, parse_jsonc, parse_toml, parse_yaml, read_text
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -135,3 +137,28 @@ def test_invalid_toml_is_refused_with_its_line(text: str, line: int, cause: str)
         parse_toml(text)
     assert caught.value.line == line
     assert cause in caught.value.message
+
+
+def test_a_file_of_settings_may_have_16_mib_and_no_byte_more(tmp_path: Path) -> None:
+    file, most = tmp_path / "toolcrib.json", 16 * 1024 * 1024
+    file.write_bytes(b" " * most)
+    assert len(read_text(file, "toolcrib.json")) == most
+    file.write_bytes(b" " * (most + 1))
+    with pytest.raises(SettingsError, match="too large for a settings file: the limit is 16 MiB"):
+        read_text(file, "toolcrib.json")
+
+
+def test_yaml_may_have_256_kib_and_no_character_more() -> None:
+    most = 256 * 1024
+    assert parse_yaml("a: 1 #".ljust(most, "x")).value == {"a": 1}
+    with pytest.raises(TextError, match="may be at most 256 KiB"):
+        parse_yaml("a: 1 #".ljust(most + 1, "x"))
+
+
+def test_aliases_of_yaml_may_stand_for_a_hundred_thousand_values() -> None:
+    def repeated(times: int) -> str:
+        return f"one: &one [{', '.join('1' * 99)}]\nall: [{', '.join(['*one'] * times)}]\n"
+
+    assert len(parse_yaml(repeated(990)).value["all"]) == 990
+    with pytest.raises(TextError, match="aliases that repeat too much"):
+        parse_yaml(repeated(1_010))
