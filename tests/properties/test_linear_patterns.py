@@ -17,6 +17,7 @@ import pytest
 from tests.growth import MAX_GROWTH, growth, repeated
 
 import toolcrib
+from toolcrib.sandbox.languages import mistakes
 from toolcrib.trust import rules
 
 UNITS: Final = (
@@ -177,6 +178,8 @@ def _patterns() -> dict[str, _Pattern]:
             found[f"{module.__name__}, in a function [{number}]"] = _Pattern(pattern, method in _ANCHORED)
     for number, signal in enumerate(rules.all_signals()):
         found[f"toolcrib.trust.lint_rules.{signal.name}[{number}]"] = _Pattern(signal.pattern, anchored=False)
+    for number, pattern in enumerate(_held(mistakes())):
+        found[f"toolcrib.sandbox.mistakes[{number}]"] = _Pattern(pattern, anchored=False)
     seen = set[tuple[Any, int, bool]]()
     once = dict[str, _Pattern]()
     for place, one in found.items():

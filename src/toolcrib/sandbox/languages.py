@@ -1,8 +1,8 @@
 """Script languages: what the rest of toolcrib needs to know about Lua and Python.
 
-A further language is one more `ScriptLanguage` here, an engine beside `lua.py`, its side in `worker/`, and what makes
-it in `toolcrib.scripting.engines`. Elsewhere, only public names such as the limit `lua_bytes` mention a language.
-Importing this module loads no engine.
+A further language is one more `ScriptLanguage` here with its part of `mistakes.toml`, an engine beside `lua.py`, its
+side in `worker/`, and what makes it in `toolcrib.scripting.engines`. Elsewhere, only public names such as the limit
+`lua_bytes` mention a language. Importing this module loads no engine.
 
 A tool's name that already is an identifier stays as it is. Every other name is turned into one; if two names collide,
 the changed ones get a hash of the original. So no tool ever answers to another tool's name, and the order in which
@@ -14,11 +14,14 @@ import json
 import keyword
 import re
 import sys
+import tomllib
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 from toolcrib.sandbox.result import SeenCall
@@ -79,8 +82,6 @@ class ScriptLanguage:
     """By how many lines the prefix moves the script."""
     skips_shebang: bool = False
     """Whether the engine ignores a first line that begins with `#`."""
-    mistakes: tuple[Mistake, ...] = ()
-    """Mistakes to explain; the first one that fits counts."""
     usage: str
     """How a script calls tools and gives its result, for a model."""
     example_call: Callable[[str, Sequence[str]], str]
@@ -138,11 +139,27 @@ def hint_for(message: str, source: str, language: ScriptLanguage) -> str:
     >>> hint_for("script:1: 'then' expected near '!'", "if a != b then end", LUA)
     'In Lua, "not equal" is written ~=.'
     """
-    for mistake in language.mistakes:
+    for mistake in mistakes()[language.name]:
         found = mistake.error.search(message)
         if found and (mistake.source is None or mistake.source.search(source)):
             return mistake.hint.format(*found.groups())
     return ""
+
+
+@cache
+def mistakes() -> Mapping[str, Sequence[Mistake]]:
+    """The mistakes to explain, by language."""
+    table = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text("utf-8"))
+    return {
+        language: [_mistake(row, place, table["languages"]) for row in table[language]]
+        for language, place in table["places"].items()
+    }
+
+
+def _mistake(row: Mapping[str, str], place: str, languages: Mapping[str, str]) -> Mistake:
+    error = row["error"] if "error" in row else f"{place}(?:{row['line']})"
+    source = languages[row["written_in"]] if "written_in" in row else row.get("source")
+    return Mistake(re.compile(error), row["hint"], None if source is None else re.compile(source, re.MULTILINE))
 
 
 # -- calls in the source -------------------------------------------------------------------------------------------
@@ -293,108 +310,6 @@ def _python_call(function: str, names: Sequence[str]) -> str:
     return f"result = await {function}({{{', '.join(f'{json.dumps(name)}: ...' for name in names)}}})"
 
 
-# -- usual mistakes ------------------------------------------------------------------------------------------------
-
-_REACHES_NOTHING: Final = (
-    "A script can compute and call tools, and reaches no file, process or network: there is no {0}."
-)
-_LOOKS_LIKE_LUA: Final = re.compile(r"^[ \t]*local[ \t]+\w|:await\(\)|\bthen[ \t]*$|^[ \t]*end[ \t]*$|~=", re.MULTILINE)
-_LOOKS_LIKE_PYTHON: Final = re.compile(
-    r"^[ \t]*(?:import|from|def|class|async|elif|except|with)\b|\bawait[ \t]+\w|\b(?:None|True|False)\b|:[ \t]*$",
-    re.MULTILINE,
-)
-_LOOKS_LIKE_JAVASCRIPT: Final = re.compile(
-    r"^[ \t]*(?:const|let|var)[ \t]+[\w{\[]|=>|===|!==|^[ \t]*//|\bfunction\b[^\n]*\{[ \t]*$", re.MULTILINE
-)
-
-
-def _lua_error(pattern: str) -> re.Pattern[str]:
-    """Match an error of Lua's own; the error of a tool begins with the tool's name."""
-    return re.compile(r"^[^\s:]+:\d+: " + pattern)
-
-
-def _python_check(pattern: str) -> re.Pattern[str]:
-    """Match an error that was found before the script ran."""
-    return re.compile(r"^script:\d+: .*(?:" + pattern + ")", re.MULTILINE)
-
-
-_FENCE: Final = "Send the script alone, without Markdown's ``` lines."
-_LUA_SYNTAX: Final = _lua_error(r"(?:syntax error|unexpected symbol|unfinished \w+|malformed \w+|\S+ expected)\b")
-_LUA_MISTAKES: Final = (
-    Mistake(_lua_error(r"unexpected symbol near '`'"), _FENCE, re.compile("```")),
-    Mistake(_lua_error(r"[^:]* near '!'"), 'In Lua, "not equal" is written ~=.', re.compile("!=")),
-    Mistake(
-        _lua_error(r"[^:]* near '(?:[-+*/]|\.\.)'"), "Lua has no +=: write x = x + 1.", re.compile(r"(?:[-+*/]|\.\.)=")
-    ),
-    Mistake(_LUA_SYNTAX, "This is JavaScript, but it was run as Lua: write local x = 1.", _LOOKS_LIKE_JAVASCRIPT),
-    Mistake(
-        _LUA_SYNTAX,
-        "This is Python, but it was run as Lua: set the language to python, or write Lua.",
-        _LOOKS_LIKE_PYTHON,
-    ),
-    Mistake(_LUA_SYNTAX, "Lua has no continue: use an if, or goto with a label.", re.compile(r"\bcontinue\b")),
-    Mistake(
-        _lua_error(r"attempt to call a \w+ value \((?:local|upvalue|global) '(result|print|await|await_all|json)'\)"),
-        '"{0}" is a variable of the script here and hides the function of that name; rename the variable.',
-    ),
-    Mistake(
-        _lua_error(r"attempt to \w+ a nil value \(global '(require|dofile|loadfile)'\)"),
-        "No module can be loaded; json is there without {0}.",
-    ),
-    Mistake(
-        _lua_error(r"attempt to \w+ a nil value \(global '(os|io|package|debug|http|socket|fetch)'\)"), _REACHES_NOTHING
-    ),
-    Mistake(
-        _lua_error(r"attempt to call a server value \(global '(\w+)'\)"),
-        "{0} is a server: call one of its tools, as in {0}.tool{{...}}.",
-    ),
-    Mistake(
-        _lua_error(r"attempt to .* a call that was not awaited"),
-        "A call starts at once; add :await() to get its answer.",
-    ),
-    Mistake(
-        _lua_error(r"a text has no field"),
-        "A tool that answers with text gives a string: use it as it is, or json.decode(value) if it holds JSON. "
-        "Strings have find, format, gmatch, gsub, len, lower, match, rep, sub and upper.",
-    ),
-    Mistake(
-        _lua_error(r"attempt to \w+ a nil value \((?:field|method) '(\w+)'\)"),
-        "There is no {0}. To see what a value holds, print(json.encode(value)).",
-    ),
-    Mistake(
-        _lua_error(r"attempt to (?:add a 'string'|perform arithmetic on a string)"),
-        "Lua joins texts with .. instead of +.",
-    ),
-)
-_PYTHON_MISTAKES: Final = (
-    Mistake(_python_check("token `"), _FENCE, re.compile("```")),
-    Mistake(
-        _python_check("Simple statements|[Ee]xpected|Name `(?:local|then|end)`"),
-        "This is Lua, but it was run as Python: set the language to lua, or write Python.",
-        _LOOKS_LIKE_LUA,
-    ),
-    Mistake(
-        _python_check("Simple statements|[Ee]xpected|Name `(?:const|let|var|function)`"),
-        "This is JavaScript, but it was run as Python: write x = 1.",
-        _LOOKS_LIKE_JAVASCRIPT,
-    ),
-    Mistake(
-        re.compile(r"^TypeError: .*'coroutine'|^script:\d+: .*`CoroutineType\["),
-        "A tool's answer comes with await: r = await server.tool(name=value).",
-    ),
-    Mistake(_python_check("positional argument"), "Pass arguments by name: server.tool(name=value)."),
-    Mistake(
-        re.compile(
-            r"^TypeError: string indices must be integers|^AttributeError: 'str' object"
-            r"|^script:\d+: .* on object of type `(?:str`|Literal\[\")"
-        ),
-        "A tool that answers with text gives a string: use it as it is, or json.loads(value) if it holds JSON.",
-    ),
-    Mistake(_python_check("Name `(open|exec|eval|compile|input|__import__|requests)`"), _REACHES_NOTHING),
-    Mistake(
-        re.compile(r"^PermissionError"), "A script can compute and call tools, and reaches no file, process or network."
-    ),
-)
 LUA: Final = ScriptLanguage(
     name="lua",
     title="Lua",
@@ -409,7 +324,6 @@ LUA: Final = ScriptLanguage(
     await_hint="add :await() to wait for it",
     arguments_prefix=_lua_arguments,
     skips_shebang=True,
-    mistakes=_LUA_MISTAKES,
     usage=(
         "In Lua, `server.tool({name = value})` starts a call at once and `:await()` waits for what it gives; "
         "`await_all({p1, p2})` waits for several. A tool that fails raises an error, which `pcall` or `promise:try()` "
@@ -433,7 +347,6 @@ PYTHON: Final = ScriptLanguage(
     await_hint="put await before it to wait for it",
     arguments_prefix=_python_arguments,
     prefix_lines=1,
-    mistakes=_PYTHON_MISTAKES,
     usage="In Python, `await server.tool(name=value)` calls, and the last expression is the result.",
     example_call=_python_call,
     read_result='(await {server}.get(handle="{handle}"))',
