@@ -15,7 +15,7 @@ from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, 
 
 from toolcrib.errors import CallTimeout, ConnectionLost, InvalidArguments, ServerUnavailable, UpstreamError
 from toolcrib.types import Object, ServerState, ToolResult
-from toolcrib.upstream.connection import Connection
+from toolcrib.upstream.connection import ServerConnection
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports.base import Message
@@ -181,13 +181,13 @@ async def test_a_flood_on_stdout_delays_only_its_own_call(*, notices: bool) -> N
 
 async def test_a_thousand_reports_of_a_changed_list_at_once_count_as_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     passed_on: list[object] = []
-    receive = Connection.receive
+    receive = ServerConnection.receive
 
-    async def noted(self: Connection, message: Message) -> None:
+    async def noted(self: ServerConnection, message: Message) -> None:
         passed_on.append(message)
         await receive(self, message)
 
-    monkeypatch.setattr(Connection, "receive", noted)
+    monkeypatch.setattr(ServerConnection, "receive", noted)
     async with server_of(raw()) as server:
         await call(server, "grow", name="extra")
         passed_on.clear()

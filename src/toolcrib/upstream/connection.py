@@ -61,13 +61,13 @@ async def open_connection(
     redact: Redactor,
     messages: ServerMessages,
     handshake: Handshake,
-) -> AsyncIterator["Connection"]:
+) -> AsyncIterator["ServerConnection"]:
     """Connect and negotiate. Raises `ExchangeError`, alone or in a group.
 
     `messages` handles what the server sends outside of any response.
     """
     session = ClientSession(handshake, show_all=options.show_all)
-    connection = Connection(session, transport, redact, messages, patience_s=options.start_timeout_s)
+    connection = ServerConnection(session, transport, redact, messages, patience_s=options.start_timeout_s)
     async with transport.opened(connection.receive), anyio.create_task_group() as group:
         try:
             connection.begin(group)
@@ -122,7 +122,7 @@ class Subscription:
         await self._ended.wait()
 
 
-class Connection:
+class ServerConnection:
     """A negotiated connection. Safe to use from several tasks at once."""
 
     def __init__(

@@ -42,7 +42,7 @@ from toolcrib.types import (
 from toolcrib.upstream.catalog.cache import CatalogCache
 from toolcrib.upstream.catalog.listing import RemoteTool
 from toolcrib.upstream.catalog.pins import TRUST_META
-from toolcrib.upstream.connection import CallerRequest, Connection
+from toolcrib.upstream.connection import CallerRequest, ServerConnection
 from toolcrib.upstream.deadlines import Deadline, SharedTimer, paused
 from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -345,7 +345,7 @@ class UpstreamServer(RemoteServer):
         shared.messages.record_caller(ctx)
         return SessionLease(shared, _keep)
 
-    async def _connected(self, ctx: Context) -> Connection:
+    async def _connected(self, ctx: Context) -> ServerConnection:
         shared = await self._supervisor.wait_connected()
         if shared is None:
             raise await self._not_connected(ctx)

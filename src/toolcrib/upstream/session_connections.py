@@ -19,7 +19,7 @@ from toolcrib.protocol.failures import INVALID_REQUEST, ExchangeError, FailureKi
 from toolcrib.protocol.negotiation import Handshake, extensions_in, shares_extension
 from toolcrib.protocol.versions import INPUT_REQUESTS
 from toolcrib.types import Caller, Client, Context, Object, SessionClient
-from toolcrib.upstream.connection import Connection, open_connection
+from toolcrib.upstream.connection import ServerConnection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -115,7 +115,7 @@ class _SessionConnection:
     """Whether it serves one request at a time, because its requests belong to no session."""
     ready: anyio.Event = field(default_factory=anyio.Event)
     """Set when it is connected, or has failed."""
-    connection: Connection | None = None
+    connection: ServerConnection | None = None
     failure: str = ""
     refused: bool = False
     """Whether the server answered, and refused the handshake."""
@@ -139,7 +139,7 @@ class _SessionConnection:
 class SessionLease(NamedTuple):
     """The use of a session's connection by one request."""
 
-    connection: Connection
+    connection: ServerConnection
     release: Callable[[], None]
     """To be called when the request has ended."""
 
@@ -232,7 +232,7 @@ class SessionConnections:
             raise
         return SessionLease(connection, entry.release)
 
-    async def _connected(self, entry: _SessionConnection) -> Connection:
+    async def _connected(self, entry: _SessionConnection) -> ServerConnection:
         if not entry.ready.is_set():
             await entry.ready.wait()
         if entry.connection is None:

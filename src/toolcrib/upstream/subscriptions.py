@@ -14,7 +14,7 @@ import anyio
 
 from toolcrib.protocol.failures import ExchangeError, FailureKind
 from toolcrib.types import Unsubscribe
-from toolcrib.upstream.connection import Connection, Subscription
+from toolcrib.upstream.connection import ServerConnection, Subscription
 from toolcrib.upstream.transports.base import AutoResetEvent
 from toolcrib.wire import is_encodable
 
@@ -52,7 +52,7 @@ class UpstreamSubscriptions:
         self._name = name
         self._retry_s = retry_s
         self._subscribers: dict[str, dict[object, _Subscriber]] = {}
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._requested: set[str] = set()
         """Resources that a server of an older version was asked about."""
         self._answers: dict[str, str] = {}
@@ -99,7 +99,7 @@ class UpstreamSubscriptions:
             if (error := pending.error) is not None:
                 raise ExchangeError(error.kind, error.reason, answer=error.answer)
 
-    async def _request(self, connection: Connection, uri: str) -> None:
+    async def _request(self, connection: ServerConnection, uri: str) -> None:
         pending = self._pending[uri] = _PendingRequest()
         try:
             await (self._request_newer if connection.protocol.modern else self._request_older)(connection, uri)
@@ -110,13 +110,13 @@ class UpstreamSubscriptions:
             del self._pending[uri]
             pending.done.set()
 
-    async def _request_older(self, connection: Connection, uri: str) -> None:
+    async def _request_older(self, connection: ServerConnection, uri: str) -> None:
         self._requested.add(uri)
         await connection.subscribe_resource(uri, on=True)
         if self._connection is connection:
             self._answers[uri] = ""
 
-    async def _request_newer(self, connection: Connection, uri: str) -> None:
+    async def _request_newer(self, connection: ServerConnection, uri: str) -> None:
         self._answers.pop(uri, None)
         self._restart = True
         self._changed.set()
@@ -142,7 +142,7 @@ class UpstreamSubscriptions:
 
     # -- while there is a connection -------------------------------------------------------------------------------
 
-    def attach(self, connection: Connection) -> None:
+    def attach(self, connection: ServerConnection) -> None:
         """Start with a new connection; `maintain` follows."""
         self._connection, self._requested, self._answers = connection, set(), {}
         self._folded.clear()
@@ -151,7 +151,7 @@ class UpstreamSubscriptions:
                 subscriber.use()
         connection.on_resource_updated = self.resource_updated
 
-    async def maintain(self, connection: Connection) -> None:
+    async def maintain(self, connection: ServerConnection) -> None:
         """Keep the server subscribed to what is wanted, until the connection ends."""
         try:
             await (self._maintain_newer(connection) if connection.protocol.modern else self._maintain_older(connection))
@@ -159,7 +159,7 @@ class UpstreamSubscriptions:
             self._connection, self._was_connected = None, True
             self._answer({})
 
-    async def _maintain_older(self, connection: Connection) -> None:
+    async def _maintain_older(self, connection: ServerConnection) -> None:
         for uri in tuple(self._subscribers):
             if uri not in self._requested:
                 self._requested.add(uri)
@@ -174,7 +174,7 @@ class UpstreamSubscriptions:
                 self._answers.pop(uri, None)
                 await self._switch(connection, uri, on=False)
 
-    async def _switch(self, connection: Connection, uri: str, *, on: bool) -> bool:
+    async def _switch(self, connection: ServerConnection, uri: str, *, on: bool) -> bool:
         """Subscribe or unsubscribe. Returns whether the server accepted."""
         try:
             await connection.subscribe_resource(uri, on=on)
@@ -183,7 +183,7 @@ class UpstreamSubscriptions:
             return False
         return True
 
-    async def _maintain_newer(self, connection: Connection) -> None:
+    async def _maintain_newer(self, connection: ServerConnection) -> None:
         """Use one stream for all resources. A new stream is open before the old one ends, so that no change is
         missed.
         """
@@ -210,7 +210,7 @@ class UpstreamSubscriptions:
                 current = scope
 
     async def _listen(
-        self, connection: Connection, uris: frozenset[str], scope: anyio.CancelScope, started: anyio.Event
+        self, connection: ServerConnection, uris: frozenset[str], scope: anyio.CancelScope, started: anyio.Event
     ) -> None:
         """Follow one stream until the scope is cancelled or the server refuses. Sets `started` once that is known."""
         lost = self._was_connected

@@ -20,7 +20,7 @@ from toolcrib.types import Caller, Context, Object, Rejected, ServerState, Serve
 from toolcrib.upstream.catalog.cache import CatalogCache, ServerCatalog, ToolDefinitions
 from toolcrib.upstream.catalog.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.catalog.pins import PinWatch
-from toolcrib.upstream.connection import Connection, open_connection
+from toolcrib.upstream.connection import ServerConnection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -84,7 +84,7 @@ class Supervisor:
         self._logins = logins
         self._redact = Redactor(options)
         self._lister = ToolLister(options, fleet)
-        self.connection: Connection | None = None
+        self.connection: ServerConnection | None = None
         """The connection, while it is open."""
         self._may_connect = not options.problem
         own_s = options.retry_interval_s
@@ -131,7 +131,7 @@ class Supervisor:
 
     # -- for calls -------------------------------------------------------------------------------------------------
 
-    async def wait_connected(self) -> Connection | None:
+    async def wait_connected(self) -> ServerConnection | None:
         """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
         if self.connection is not None:
             return self.connection
@@ -430,7 +430,7 @@ class Supervisor:
 
     # -- while it is ready -----------------------------------------------------------------------------------------
 
-    def _ready(self, connection: Connection, tool_list: ToolList) -> None:
+    def _ready(self, connection: ServerConnection, tool_list: ToolList) -> None:
         if not connection.transport.closed.is_set:
             self.connection = connection
             connection.transport.closed.on_set = self._disconnected
@@ -451,7 +451,7 @@ class Supervisor:
     def _disconnected(self) -> None:
         self.connection = None
 
-    async def _read_tools(self, connection: Connection) -> ToolList:
+    async def _read_tools(self, connection: ServerConnection) -> ToolList:
         """Read the tool list; where changes are held, with the trusted versions in place of changed ones."""
         tool_list = await self._lister.read(connection, self.tool_list.by_name)
         if not self.pins.holds:
@@ -485,7 +485,7 @@ class Supervisor:
         """The tools in use that an operator should know of."""
         return (*self.tool_list.marked, *self.pins.marks)
 
-    def _adopt(self, connection: Connection, tool_list: ToolList) -> bool:
+    def _adopt(self, connection: ServerConnection, tool_list: ToolList) -> bool:
         """Take the tool list over. Returns whether anything in it is new."""
         changed = not _same_tools(self.tool_list.tools, tool_list.tools)
         if not tool_list.problem:
@@ -520,14 +520,14 @@ class Supervisor:
         notes = [note for note in (self.tool_list.note, self.document_lister.note) if note]
         return self._listed_reason or (f"connected, but {'; '.join(notes)}" if notes else "")
 
-    def _explain_nothing(self, connection: Connection, tool_list: ToolList) -> str:
+    def _explain_nothing(self, connection: ServerConnection, tool_list: ToolList) -> str:
         """Say why a server offers nothing although it is connected; empty if it offers something."""
         if self._options.delegate_search or self.document_lister.may_have(connection):
             return ""
         why = _explain_no_tools(tool_list.definitions.entries, tool_list)
         return f"connected, but {why}" if why else ""
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: ServerConnection) -> None:
         """Keep the lists current until the connection ends."""
         async with anyio.create_task_group() as group:
             if connection.can_subscribe:
@@ -543,7 +543,7 @@ class Supervisor:
             with anyio.move_on_after(_DRAIN_TIMEOUT_S):
                 await connection.wait_idle()
 
-    async def _keep_current(self, connection: Connection) -> None:
+    async def _keep_current(self, connection: ServerConnection) -> None:
         """List again when needed: debounced, ever less often while nothing changes, backing off on failure."""
         gap_s, failures = self._fleet.refresh_gap_s, 0
         while True:
@@ -566,20 +566,20 @@ class Supervisor:
             gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
             await self._sleep(gap_s)
 
-    def _may_need_session(self, connection: Connection, failures: int, problem: str) -> bool:
+    def _may_need_session(self, connection: ServerConnection, failures: int, problem: str) -> bool:
         """Whether to open a new session: after trouble, and where the list fails again and again in the old one, which
         the server may have forgotten without saying so.
         """
         has_session = self._options.transport == "http" and not connection.protocol.modern
         return has_session and (failures % _TRIES_IN_SESSION == 0 if problem else bool(failures))
 
-    async def _renew(self, connection: Connection) -> None:
+    async def _renew(self, connection: ServerConnection) -> None:
         """Reconnect after trouble, between two calls: the stream of notifications may be gone for good."""
         with anyio.move_on_after(_RENEW_TIMEOUT_S):
             await connection.wait_idle()
             connection.transport.closed.set("reconnecting", reconnect=True)
 
-    async def _refresh(self, connection: Connection) -> tuple[str, bool, float]:
+    async def _refresh(self, connection: ServerConnection) -> tuple[str, bool, float]:
         """List again. Returns why that failed, whether anything changed, and how long the server asks to wait."""
         try:
             with anyio.fail_after(self._options.list_timeout_s):

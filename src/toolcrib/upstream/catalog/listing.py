@@ -31,7 +31,7 @@ from toolcrib.schema.repair import with_visible_texts
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog.cache import TaskRule, ToolDefinitions
 from toolcrib.upstream.catalog.pins import may_hold
-from toolcrib.upstream.connection import Connection
+from toolcrib.upstream.connection import ServerConnection
 from toolcrib.upstream.options import FleetOptions, ServerOptions, ToolOverride
 from toolcrib.wire import is_encodable, is_loop, is_too_deep, mark_listed, read_tool
 
@@ -172,7 +172,7 @@ def _cursor_of(page: Mapping[str, Any]) -> Cursor:
     return cursor if isinstance(cursor, str | int | float) and not isinstance(cursor, bool) else None
 
 
-def _task_rule(connection: Connection) -> TaskRule:
+def _task_rule(connection: ServerConnection) -> TaskRule:
     if not has_tasks(connection.protocol.version):
         return "ignored"
     return "taken" if connection.profile.takes_tasks else "refused"
@@ -201,7 +201,7 @@ class ToolLister:
         self._max_pages = fleet.max_pages
         self._max_tools = fleet.max_tools
 
-    async def read(self, connection: Connection, known: Mapping[str, RemoteTool]) -> ToolList:
+    async def read(self, connection: ServerConnection, known: Mapping[str, RemoteTool]) -> ToolList:
         """Read all pages. Raises `ExchangeError` if the first one fails.
 
         If a later page fails, the result has the tools read so far, and its `problem` says what is missing.
@@ -469,12 +469,12 @@ class DocumentLister:
         """What is odd about the pages of its lists; empty if nothing is."""
         return "; ".join(note for note in self._notes.values() if note)
 
-    def attach(self, connection: Connection) -> None:
+    def attach(self, connection: ServerConnection) -> None:
         """Start with a new connection. A server without prompts and resources is never asked for them."""
         if not self.may_have(connection):
             self.documents = Documents()
 
-    def may_have(self, connection: Connection) -> bool:
+    def may_have(self, connection: ServerConnection) -> bool:
         """Whether the server declares prompts or resources that are wanted."""
         prompts = self._options.prompts and connection.profile.has("prompts")
         return prompts or (self._options.resources and connection.profile.has("resources"))
@@ -493,7 +493,7 @@ class DocumentLister:
             documents, prompts=found[_PROMPTS], resources=found[_RESOURCES], templates=found[_TEMPLATES]
         )
 
-    async def maintain(self, connection: Connection) -> None:
+    async def maintain(self, connection: ServerConnection) -> None:
         """Read the lists, and again after each change. A list that cannot be read keeps its last good content."""
         if not self.may_have(connection):
             return
@@ -518,7 +518,7 @@ class DocumentLister:
             # Whatever changed each time: a list that keeps changing is read ever more rarely.
             gap_s = first_s if quiet else min(2 * gap_s, self._fleet.backoff_max_s)
 
-    async def _refresh(self, connection: Connection) -> str:
+    async def _refresh(self, connection: ServerConnection) -> str:
         """Return what could not be read; empty if all was."""
         known, noted, problems = self.documents or Documents(), self.note, list[str]()
         profile = connection.profile
@@ -555,7 +555,7 @@ class DocumentLister:
             self._on_change()
         return "; ".join(problems)
 
-    async def _walk(self, connection: Connection, what: _ListSpec) -> Mapping[str, Object]:
+    async def _walk(self, connection: ServerConnection, what: _ListSpec) -> Mapping[str, Object]:
         """Read all pages. Raises `ExchangeError`."""
         meta = {PATH_META: [self._fleet.gateway_id]} if self._fleet.gateway_id else {}
         found: dict[str, Object] = {}
@@ -578,7 +578,7 @@ class DocumentLister:
         return found
 
     @staticmethod
-    async def _list_page(connection: Connection, what: _ListSpec, meta: Object, cursor: Cursor) -> dict[str, Any]:
+    async def _list_page(connection: ServerConnection, what: _ListSpec, meta: Object, cursor: Cursor) -> dict[str, Any]:
         return await connection.list_page(what.method, cursor, meta)
 
     async def _take(self, what: _ListSpec, entries: Any, found: dict[str, Object], skipped: _SkippedEntries) -> None:
