@@ -17,6 +17,7 @@ import anyio
 import anyio.abc
 import httpx2
 import pytest
+from mcp.client.sse import sse_client
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
@@ -33,6 +34,8 @@ from tests.upstream.support import serving
 
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.server.http.sse import sse_app
+from toolcrib.server.options import HttpOptions
 from toolcrib.server.stdio import serve_pipes
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
@@ -197,26 +200,37 @@ async def over_http(app: App, version: str, extensions: Json) -> AsyncIterator[C
             group.cancel_scope.cancel()
 
 
+def over_streams(read: Any, write: Any, version: str, extensions: Json) -> Client:
+    """A client over the streams of the SDK."""
+
+    async def send(message: Json) -> None:
+        await write.send(SessionMessage(jsonrpc_message_adapter.validate_python(message)))
+
+    async def receive() -> Json:
+        found = await read.receive()
+        assert isinstance(found, SessionMessage)
+        return found.message.model_dump(by_alias=True, exclude_unset=True)
+
+    return StreamClient(version, extensions, send, receive)
+
+
 @contextlib.asynccontextmanager
 async def in_memory(app: App, version: str, extensions: Json) -> AsyncIterator[Client]:
     async with create_client_server_memory_streams() as (ours, theirs), anyio.create_task_group() as group:
-        read, write = ours
-
-        async def send(message: Json) -> None:
-            await write.send(SessionMessage(jsonrpc_message_adapter.validate_python(message)))
-
-        async def receive() -> Json:
-            found = await read.receive()
-            assert isinstance(found, SessionMessage)
-            return found.message.model_dump(by_alias=True, exclude_unset=True)
-
         server = app.server
         group.start_soon(lambda: server.run(*theirs, server.create_initialization_options()))
-        yield StreamClient(version, extensions, send, receive)
+        yield over_streams(*ours, version, extensions)
         group.cancel_scope.cancel()
 
 
-WAYS_IN: Final = {"stdio": over_stdio, "HTTP": over_http, "memory": in_memory}
+@contextlib.asynccontextmanager
+async def over_sse(app: App, version: str, extensions: Json) -> AsyncIterator[Client]:
+    served = sse_app(app.engine, HttpOptions(), ready=lambda: (True, {}))
+    async with at_address(served) as address, sse_client(f"{address}/sse") as streams:
+        yield over_streams(streams[0], streams[1], version, extensions)
+
+
+WAYS_IN: Final = {"stdio": over_stdio, "HTTP": over_http, "memory": in_memory, "SSE": over_sse}
 
 
 # -- ways out ----------------------------------------------------------------------------------------------------------
@@ -228,7 +242,21 @@ class HttpSkills:
     def __init__(self, version: str) -> None:
         self._skills = Skills(version)
         self._streams: list[asyncio.Queue[Json]] = []
-        self.app = Starlette(routes=[Route("/mcp", self._respond, methods=["GET", "POST", "DELETE"])])
+        routes = [Route("/sse", self._open), Route("/messages", self._take, methods=["POST"])]
+        self.app = Starlette(
+            routes=[Route("/mcp", self._respond, methods=["GET", "POST", "DELETE"]), *routes],
+        )
+
+    async def _open(self, _: Request) -> Response:
+        queue = asyncio.Queue[Json]()
+        self._streams.append(queue)
+        endpoint = f"event: endpoint\ndata: /messages?stream={len(self._streams) - 1}\n\n"
+        return StreamingResponse(self._listen(queue, endpoint), media_type="text/event-stream")
+
+    async def _take(self, request: Request) -> Response:
+        for one in self._skills.answer(await request.json()):
+            self._streams[int(request.query_params["stream"])].put_nowait(one)
+        return Response(status_code=202)
 
     async def _respond(self, request: Request) -> Response:
         if request.method == "GET" and self._skills.version == OLDER:
@@ -251,10 +279,10 @@ class HttpSkills:
         return Response(events, media_type="text/event-stream")
 
     @staticmethod
-    async def _listen(queue: asyncio.Queue[Json]) -> AsyncIterator[str]:
-        yield ": open\n\n"
+    async def _listen(queue: asyncio.Queue[Json], first: str = ": open\n\n") -> AsyncIterator[str]:
+        yield first
         while True:
-            yield f"data: {json.dumps(await queue.get())}\n\n"
+            yield f"event: message\ndata: {json.dumps(await queue.get())}\n\n"
 
 
 @contextlib.asynccontextmanager
@@ -263,7 +291,10 @@ async def server_over(way: str, version: str) -> AsyncIterator[ServerOptions]:
         yield ServerOptions(name="a", command=sys.executable, args=(str(Path(skills.__file__)), version))
         return
     async with serving(HttpSkills(version).app) as url:
-        yield ServerOptions(name="a", url=f"{url}/mcp")
+        if way == "SSE":
+            yield ServerOptions(name="a", url=f"{url}/sse", transport="sse")
+        else:
+            yield ServerOptions(name="a", url=f"{url}/mcp")
 
 
 @contextlib.asynccontextmanager
@@ -282,6 +313,17 @@ async def client_of(
                     yield client
 
 
+WAYS: Final = [
+    (way_in, ours, way_out, theirs)
+    for way_in in sorted(WAYS_IN)
+    for ours in VERSIONS
+    for way_out in ("HTTP", "SSE", "stdio")
+    for theirs in VERSIONS
+    if (way_in, ours) != ("SSE", MODERN) and (way_out, theirs) != ("SSE", MODERN)
+]
+"""HTTP+SSE is of older versions only."""
+
+
 async def list_once_noted(client: Client) -> Json:
     """The answer of the server once a notification has reached it."""
     while not (answer := await client.ask("skills/list"))["noted"]:
@@ -289,10 +331,7 @@ async def list_once_noted(client: Client) -> Json:
     return answer
 
 
-@pytest.mark.parametrize("theirs", VERSIONS)
-@pytest.mark.parametrize("way_out", ["stdio", "HTTP"])
-@pytest.mark.parametrize("ours", VERSIONS)
-@pytest.mark.parametrize("way_in", sorted(WAYS_IN))
+@pytest.mark.parametrize(("way_in", "ours", "way_out", "theirs"), WAYS)
 async def test_messages_of_an_extension_pass_unread_in_both_directions(
     way_in: str, ours: str, way_out: str, theirs: str
 ) -> None:
@@ -308,10 +347,7 @@ async def test_messages_of_an_extension_pass_unread_in_both_directions(
             assert await client.wait_notified(HEARD) == DEEP
 
 
-@pytest.mark.parametrize("theirs", VERSIONS)
-@pytest.mark.parametrize("way_out", ["stdio", "HTTP"])
-@pytest.mark.parametrize("ours", VERSIONS)
-@pytest.mark.parametrize("way_in", sorted(WAYS_IN))
+@pytest.mark.parametrize(("way_in", "ours", "way_out", "theirs"), WAYS)
 async def test_a_client_without_the_extension_exchanges_none_of_its_messages(
     way_in: str, ours: str, way_out: str, theirs: str
 ) -> None:
