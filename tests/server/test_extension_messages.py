@@ -190,7 +190,7 @@ async def over_stdio(app: App, version: str, extensions: Json) -> AsyncIterator[
 
 @contextlib.asynccontextmanager
 async def over_http(app: App, version: str, extensions: Json) -> AsyncIterator[Client]:
-    async with at_address(app.asgi()) as address, httpx2.AsyncClient(headers=JSON) as http:
+    async with at_address(app.asgi()) as address, httpx2.AsyncClient(headers=JSON, timeout=20) as http:
         async with anyio.create_task_group() as group:
             client = HttpClient(version, extensions, http, f"{address}/mcp")
             if version == OLDER:

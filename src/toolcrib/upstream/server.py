@@ -416,9 +416,9 @@ class UpstreamServer(RemoteServer):
 
     async def notify_extension(self, ctx: Context, method: str, params: Object) -> None:
         """Send a notification that no version defines, unread; it is dropped if the server does not take it at once."""
+        await self._supervisor.declare_client(ctx)
         with anyio.move_on_after(_NOTIFY_TIMEOUT_S) as limit:
             try:
-                await self._supervisor.declare_client(ctx)
                 lease = await self._lease(ctx)
                 try:
                     await lease.connection.notify(ctx, method, params)
