@@ -7,7 +7,8 @@
 `record` shows a model the meta-tools of a gateway in front of each development set, with the digest and the
 instructions, and one request at a time, and keeps its first call. The key of an endpoint is in
 `TOOLCRIB_AGENT_KEY`. `report` replays all recordings in `bench/agents/recordings` and prints the table; FastMCP's BM25
-search gets the same words. The sets are those of `bench/replies`, and `hard`.
+search gets the same words. A second table has the calls of `recordings/second`, which followed first replies that
+missed or were not sure. The sets are those of `bench/replies`, and `hard`.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import anyio
 from models import Command, Endpoint, Model
-from recordings import FirstCall, Session, read_session, write_session
+from recordings import FirstCall, Session, read_second_calls, read_session, write_session
 
 HERE = Path(__file__).parent
 sys.path[1:1] = [str(HERE.parent / "replies")]
@@ -219,17 +220,48 @@ def report(options: argparse.Namespace) -> None:
     catalogs = {replay.where: replay.catalog for replay in recorded}
     print(HEADER)
     for replay in [*recorded, *map(pasted, catalogs.values())]:
-        _print_rows(replay)
+        for system, outcomes in _in_each_system(replay):
+            print(row(replay.where, replay.model, system, len(replay.calls), outcomes), flush=True)
+    _report_second_turns(recorded)
 
 
-def _print_rows(replay: Replay) -> None:
+def _in_each_system(replay: Replay) -> Iterator[tuple[str, list[Outcome]]]:
     tools = replay.catalog.tools
     for opened, whole in (
         (systems.toolcrib("toolcrib", systems.ROOT / "src", tools), True),
         (systems.fastmcp(tools), False),
     ):
-        system, outcomes = replayed(replay.catalog, replay.calls, opened, whole=whole)
-        print(row(replay.where, replay.model, system, len(replay.calls), outcomes), flush=True)
+        yield replayed(replay.catalog, replay.calls, opened, whole=whole)
+
+
+SECOND_HEADER = (
+    "\n| catalog | system | requests asked twice | right first: first reply | second | in three: first reply | second "
+    "| whole schema: first reply | second | second reply, median tokens |\n"
+    "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+)
+
+
+def _report_second_turns(recorded: Sequence[Replay]) -> None:
+    """Print what the second calls find beside the first ones to the same requests."""
+    second = {(call.set, call.request): call for call in read_second_calls(RECORDINGS / "second")}
+    print(SECOND_HEADER)
+    for replay in recorded:
+        asked = [call for call in replay.calls if (call.set, call.request) in second]
+        if not asked:
+            continue
+        again = [second[call.set, call.request] for call in asked]
+        turns = [_in_each_system(replay._replace(calls=calls)) for calls in (asked, again)]
+        for (system, before), (_, after) in zip(*turns, strict=True):
+            print(second_row(replay.where, system, before, after), flush=True)
+
+
+def second_row(where: str, system: str, before: Sequence[Outcome], after: Sequence[Outcome]) -> str:
+    """A row of the table of second calls: how many of the requests each of both replies served."""
+    cells = [where, system, str(len(before))]
+    for most in (1, 3):
+        cells += [str(sum(one.place is not None and one.place < most for one in turn)) for turn in (before, after)]
+    cells += [str(sum(one.schema for one in turn)) for turn in (before, after)]
+    return "| " + " | ".join([*cells, f"{median([one.tokens for one in after]):.0f}"]) + " |"
 
 
 def _sets(names: Sequence[str] | None, per_set: int = sys.maxsize) -> list[Catalog]:

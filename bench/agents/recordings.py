@@ -50,6 +50,12 @@ def write_session(path: Path, session: Session, calls: Iterable[FirstCall]) -> i
     return count
 
 
+def read_second_calls(folder: Path) -> list[FirstCall]:
+    """The calls that followed a reply, from every file of a folder; there may be none."""
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [FirstCall(**json.loads(line)) for line in lines]
+
+
 def read_session(path: Path) -> tuple[Session, list[FirstCall]]:
     """Read a file. Raises `ValueError` that names the line that is not of this form."""
     lines = path.read_text(encoding="utf-8").splitlines()
