@@ -11,7 +11,7 @@ def main() -> None:
     place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
     sys.path.append(place)
     main = import_module("worker.zygote" if kind == "zygote" else "worker.serve").main
-    make_engine = import_module(f"worker.{engine}").Engine
+    make_engine = getattr(import_module(f"worker.{engine}"), f"{engine.title()}Engine")
     sys.path.remove(place)
     main(make_engine, library, int(parent))
 

@@ -14,7 +14,7 @@ from typing import Any
 from . import lockdown, seccomp, serve
 
 
-class Engine:
+class LuaEngine:
     """A Lua runtime, set up as far as possible without a job."""
 
     def __init__(self, library: str) -> None:

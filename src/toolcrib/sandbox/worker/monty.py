@@ -30,7 +30,7 @@ _INPUT = re.compile(r'File "<python-input-\d+>"')
 """How Monty names the script, and everything fed before it."""
 
 
-class Engine:
+class MontyEngine:
     """Monty's client, imported; the interpreter starts in `prepare`."""
 
     def __init__(self, library: str) -> None:
