@@ -51,7 +51,6 @@ _PLAIN_ENVELOPE: Final = ENVELOPE_KEYS - {LOG_LEVEL_KEY}
 """Keys of `_meta` of which nothing is forwarded."""
 _FORWARDED_CAPABILITIES: Final = frozenset(INPUT_REQUESTS.values())
 """Capabilities whose requests and answers this server passes on."""
-_SERVER_ERROR: Final = 500
 _new_context: Final = unchecked(Context)
 
 
