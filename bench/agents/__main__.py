@@ -244,7 +244,8 @@ SECOND_HEADER = (
 def _report_second_turns(recorded: Sequence[Replay]) -> None:
     """Print what the second calls find beside the first ones to the same requests."""
     second = {(call.set, call.request): call for call in read_second_calls(RECORDINGS / "second")}
-    print(SECOND_HEADER)
+    if second:
+        print(SECOND_HEADER)
     for replay in recorded:
         asked = [call for call in replay.calls if (call.set, call.request) in second]
         if not asked:

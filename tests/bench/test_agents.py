@@ -75,6 +75,22 @@ def test_the_table_has_the_calls_of_a_model_and_the_requests_as_they_are(tmp_pat
     assert rows[2][2] == rows[2][3] != "1"
 
 
+@pytest.mark.slow
+def test_a_second_table_has_what_a_second_call_finds_beside_the_first_one(tmp_path: Path) -> None:
+    pytest.importorskip("fastmcp")
+    session = {"model": "scripted", "date": "2026-01-01", "system": "0", "definitions": [], "instructions": ""}
+    first = {"set": "everyday", "request": "send an email", "arguments": {"query": "delete"}, "answer": "tool_search"}
+    lines = [{**session, "prompt": "{request}", "tools": "alone"}, first]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    (tmp_path / "second").mkdir()
+    second = json.dumps({**first, "arguments": {"query": "send email"}})
+    (tmp_path / "second" / "test.jsonl").write_text(second, encoding="utf-8")
+    _, _, table = run(tmp_path, "report").partition("requests asked twice")
+    rows = [[cell.strip() for cell in line.split("|")[2:6]] for line in table.splitlines() if "everyday, 167" in line]
+    assert [row[0].split()[0] for row in rows] == ["toolcrib", "fastmcp"]
+    assert rows[0][1:] == ["1", "0", "1"]
+
+
 @pytest.mark.parametrize("path", sorted((FOLDER / "recordings").glob("*.jsonl")), ids=lambda path: path.stem)
 def test_a_kept_recording_shows_no_tool_of_the_catalog(path: Path, bench: SimpleNamespace) -> None:
     session, calls = bench.recordings.read_session(path)
