@@ -31,11 +31,10 @@ from toolcrib.protocol.negotiation import (
     read_initialize,
     version_in,
 )
-from toolcrib.protocol.versions import LATEST_MODERN, PROGRESS_KEY
+from toolcrib.protocol.versions import LATEST_MODERN, OPENING_METHODS, PROGRESS_KEY
 from toolcrib.types import Object
 
 Json: TypeAlias = dict[str, Any]
-_HANDSHAKE: Final = frozenset({"initialize", "server/discover"})
 SUBSCRIPTION_META: Final = "io.modelcontextprotocol/subscriptionId"
 _MAX_DIGITS: Final = 18
 """Of an id that this side may have written."""
@@ -176,7 +175,7 @@ class ClientSession:
     @staticmethod
     def cancellation(request: OutgoingRequest) -> Json | None:
         """Return the notification that a request was given up; None for one of the handshake, which has none."""
-        if request.method in _HANDSHAKE:
+        if request.method in OPENING_METHODS:
             return None
         params = {"requestId": request.id, "reason": "caller cancelled"}
         return to_wire(Notification("notifications/cancelled", params))

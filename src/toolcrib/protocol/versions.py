@@ -34,6 +34,8 @@ ENVELOPE_KEYS: Final = frozenset({PROTOCOL_VERSION_KEY, CLIENT_INFO_KEY, CLIENT_
 LOG_MESSAGE: Final = "notifications/message"
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least severe first."""
+OPENING_METHODS: Final = frozenset({"initialize", "server/discover"})
+"""Those with which a client begins."""
 LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 
 _COMMON_REQUESTS: Final = LIST_METHODS | {"tools/call", "prompts/get", "resources/read", "completion/complete"}

@@ -46,11 +46,11 @@ from mcp.shared.auth import (
     ProtectedResourceMetadata,
 )
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
-from mcp_types.version import is_version_at_least
 from pydantic import AnyUrl, BaseModel
 from pydantic_core import from_json
 
 from toolcrib.protocol.failures import ExchangeError
+from toolcrib.protocol.versions import is_since
 from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import GuardedFetch, TrustedHosts
@@ -298,7 +298,7 @@ class OAuthClient:
 
     def resource(self, published: ProtectedResourceMetadata | None, version: str) -> Mapping[str, str]:
         """Return the parameter that names the server (RFC 8707), if it is to be named at all."""
-        if not self.auth.resource or not (published or is_version_at_least(version, _RESOURCE_SINCE)):
+        if not self.auth.resource or not (published or is_since(version, _RESOURCE_SINCE)):
             return {}
         return {"resource": str(published.resource) if published else resource_url_from_server_url(self.url)}
 

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Final
 
 import anyio
-from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from toolcrib.errors import StateUnavailable, ToolcribError
+from toolcrib.protocol.headers import SESSION_HEADER, VERSION_HEADER
 from toolcrib.protocol.messages import encode_request
 from toolcrib.protocol.negotiation import CLIENT_INFO
+from toolcrib.protocol.versions import LATEST_HANDSHAKE
 from toolcrib.sanitize import MAX_REASON, one_line
 from toolcrib.types import Object
 from toolcrib.upstream.guarded_fetch import REQUEST_TIMEOUT_S
@@ -28,8 +29,6 @@ from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import AutoResetEvent
 from toolcrib.upstream.transports.http_bodies import discard
 from toolcrib.upstream.transports.http_requests import (
-    SESSION_HEADER,
-    VERSION_HEADER,
     LoginNeeded,
     NoAccessToken,
     Refusal,
@@ -63,8 +62,8 @@ async def first_challenge(options: ServerOptions) -> Challenge:
     """Return what the server answers to a request without a token, if it refuses it; else a challenge that says
     nothing. Raises `ExchangeError`.
     """
-    headers = {VERSION_HEADER: LATEST_HANDSHAKE_VERSION}
-    start = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
+    headers = {VERSION_HEADER: LATEST_HANDSHAKE}
+    start = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT_INFO}
     requests = ServerRequests(options, FleetOptions(), Redactor(options), None, AutoResetEvent())
     session = None
     try:

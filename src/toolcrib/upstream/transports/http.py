@@ -14,8 +14,9 @@ from pydantic_core import to_json
 
 from toolcrib.protocol.calling import OutgoingRequest
 from toolcrib.protocol.failures import ExchangeError, FailureKind
+from toolcrib.protocol.headers import SESSION_HEADER, VERSION_HEADER
 from toolcrib.protocol.messages import NESTED_TOO_DEEP, TooDeepError, encode_request, error_in, is_outcome, parse_json
-from toolcrib.protocol.versions import LIST_METHODS
+from toolcrib.protocol.versions import LIST_METHODS, OPENING_METHODS
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.transports.base import (
@@ -44,8 +45,6 @@ from toolcrib.upstream.transports.http_requests import (
     ERROR_BOUNDS,
     GONE,
     SESSION_ENDED,
-    SESSION_HEADER,
-    VERSION_HEADER,
     AccessTokens,
     Reply,
     ServerRequests,
@@ -56,7 +55,6 @@ _OK: Final = 200
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _CLOSED: Final = "the connection was closed"
-_HANDSHAKE: Final = frozenset({"initialize", "server/discover"})
 _INITIALIZED: Final = "notifications/initialized"
 _SESSION: Final = SESSION_HEADER.encode()
 _ENCODING: Final = b"content-encoding"
@@ -135,7 +133,7 @@ class HttpTransport:
     async def exchange(self, request: OutgoingRequest, on_message: OnMessage) -> Message:
         """Send a request, and return its outcome."""
         session, requests = None if request.modern else self._session, self._requests
-        if requests is None or request.method in _HANDSHAKE:
+        if requests is None or request.method in OPENING_METHODS:
             reply = await self._send(request.data, request.headers, session)
         else:
             reply = await requests.send_for_caller(self._endpoint, request.headers, request.data, session)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.request import getproxies, proxy_bypass
 
 from toolcrib.protocol.failures import METHOD_NOT_FOUND, ExchangeError, FailureKind
+from toolcrib.protocol.headers import METHOD_HEADER, SESSION_HEADER, VERSION_HEADER
 from toolcrib.protocol.messages import error_in
 from toolcrib.sanitize import MASK
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -26,11 +27,8 @@ from toolcrib.upstream.transports.http_failures import (
     retry_after_s,
 )
 
-SESSION_HEADER: Final = "mcp-session-id"
-VERSION_HEADER: Final = "mcp-protocol-version"
 _MESSAGE: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 """Headers of every POST."""
-_METHOD_HEADER: Final = "mcp-method"
 _PROBE: Final = "server/discover"
 _PROTOCOL_HEADERS: Final = frozenset({"accept", "connection", "content-length", "content-type", "transfer-encoding"})
 """Headers that belong to the protocol; those in the options are ignored."""
@@ -89,7 +87,7 @@ def refusal_in(response: HttpResponse, headers: Mapping[str, str]) -> Refusal:
         response.status,
         response.header(b"www-authenticate"),
         headers.get(VERSION_HEADER, ""),
-        headers.get(_METHOD_HEADER) == _PROBE,
+        headers.get(METHOD_HEADER) == _PROBE,
     )
 
 

@@ -27,7 +27,7 @@ from toolcrib.protocol import messages
 from toolcrib.protocol.calling import SUBSCRIPTION_META, same_id
 from toolcrib.protocol.failures import INVALID_REQUEST, ExchangeError, RpcError
 from toolcrib.protocol.messages import ErrorResponse, Notification, Request, RequestId, Response, encode_object, to_wire
-from toolcrib.protocol.versions import LIST_METHODS, LOG_LEVEL_KEY
+from toolcrib.protocol.versions import LIST_METHODS, LOG_LEVEL_KEY, OPENING_METHODS
 from toolcrib.upstream.forwarding import LogForwarder, refuse
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -50,7 +50,6 @@ _SEND_S: Final = 30.0
 """How long a worker may take to read a message, in seconds."""
 _CHUNK_BYTES: Final = 64 * 1024
 _MAX_HELLO: Final = 1024 * 1024
-_HANDSHAKE: Final = frozenset({"initialize", "server/discover"})
 _LISTING: Final = LIST_METHODS | {
     "subscriptions/listen",
     "resources/subscribe",
@@ -189,7 +188,7 @@ class _Program:
 
     async def _forget(self, worker: _Worker) -> None:
         for number, pending in [(number, one) for number, one in self._pending.items() if one.worker is worker]:
-            if pending.method in _HANDSHAKE:
+            if pending.method in OPENING_METHODS:
                 continue  # the answer is for every worker
             del self._pending[number]
             await self._send(Notification("notifications/cancelled", {"requestId": number, "reason": "it has gone"}))
@@ -219,7 +218,7 @@ class _Program:
         self, worker: _Worker, request_id: RequestId, method: str, given: dict[str, Any] | None
     ) -> None:
         params = given or {}
-        if method in _HANDSHAKE:
+        if method in OPENING_METHODS:
             if method in self._answers:
                 await self._reply(worker, request_id, self._answers[method])
                 return
@@ -237,7 +236,7 @@ class _Program:
         elif method == "resources/unsubscribe" and isinstance(uri, str) and not self._unwatch(uri, worker):
             await self._reply(worker, request_id, {"result": {}})
             return
-        worker.has_callers = worker.has_callers or method not in _HANDSHAKE | _LISTING
+        worker.has_callers = worker.has_callers or method not in OPENING_METHODS | _LISTING
         number = next(self._numbers)
         meta = params.get("_meta")
         meta = meta if isinstance(meta, dict) else {}
@@ -265,7 +264,7 @@ class _Program:
         elif method == "notifications/cancelled":
             number = worker.ids.pop(same_id(params.get("requestId")), None)
             pending = None if number is None else self._pending.get(number)
-            if number is None or (pending is not None and pending.method in _HANDSHAKE):
+            if number is None or (pending is not None and pending.method in OPENING_METHODS):
                 return  # an answer to the handshake is for every worker
             self._pending.pop(number, None)
             given = {**params, "requestId": number}
@@ -281,7 +280,7 @@ class _Program:
             del self._pending[pending.number]
             if pending.worker.ids.pop(pending.request_id, None) is not None:
                 await self._reply(pending.worker, pending.request_id, message)
-            if pending.method in _HANDSHAKE:
+            if pending.method in OPENING_METHODS:
                 self._answers[pending.method] = message
                 for worker, request_id in self._waiting.pop(pending.method, ()):
                     await self._reply(worker, request_id, message)
