@@ -154,6 +154,7 @@ LEFT_OUT: Mapping[str, str] = {
     "find_tools": "called by the gateway",
     "subscribe": "called by the gateway",
     "authenticate": "called by the server",
+    "identity": "called by the server",
     "caller_with": "called by the server",
     "note_call": "called by the gateway",
     "decide": "called by the gateway",

@@ -19,6 +19,7 @@ from typing import Any, Final
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from toolcrib.errors import ExecutionFailed, InvalidArguments
+from toolcrib.providers.definitions import result_schema
 from toolcrib.schema import Schema
 from toolcrib.types import JSON, Object, ToolResult
 
@@ -106,12 +107,6 @@ class OutputPromise:
                 hint="Return what the schema says, or register the tool without it.",
             ) from error
         return result
-
-
-def result_schema(schema: Object) -> dict[str, Any]:
-    """The schema of an object whose property `result` has this schema, for what reads only schemas of objects."""
-    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    return {**shared, "type": "object", "properties": {"result": schema}}
 
 
 def text(words: str) -> ToolResult:

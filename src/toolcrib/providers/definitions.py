@@ -9,7 +9,6 @@ from toolcrib.catalog import check_encodable
 from toolcrib.checks import checked
 from toolcrib.errors import InvalidName, InvalidTool, invalid_field
 from toolcrib.names import check_key, nearest
-from toolcrib.providers.content import result_schema
 from toolcrib.sanitize import echo
 from toolcrib.schema import Schema
 from toolcrib.types import Key, Object, Tool, Visibility
@@ -342,3 +341,9 @@ def _check_schema(who: str, field: str, schema: Object) -> None:
 def _require(who: str, field: str, fits: bool, problem: str, hint: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not fits:
         raise invalid_field(who, field, problem, hint)
+
+
+def result_schema(schema: Object) -> dict[str, Any]:
+    """The schema of an object whose property `result` has this schema, for what reads only schemas of objects."""
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return {**shared, "type": "object", "properties": {"result": schema}}
