@@ -423,3 +423,17 @@ def test_the_explained_decision_is_the_decision(name: str, words: frozenset[str]
     for action in Action:
         made = tool(f"{name}:x")
         assert CLAIMS.explain(who, made, action).decision is CLAIMS.decide(who, made, action)
+
+
+class HideAdmin(AllowAll):
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        return Decision.HIDE if tool.namespace == "admin" else super().decide(caller, tool, action)
+
+
+async def test_a_policy_derived_from_the_one_that_allows_everything_decides() -> None:
+    gateway_tools = FakeProvider([tool("admin:ban"), tool("git:log")])
+    async with running(FakeSource(gateway_tools), policy=HideAdmin()) as gateway:
+        me = Context(caller=caller())
+        assert [one.id for one in await gateway.tools(me)] == ["git:log"]
+        with pytest.raises(ToolNotFound):
+            await gateway.call(me, "admin:ban")

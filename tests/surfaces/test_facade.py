@@ -1,5 +1,6 @@
 """The surface `direct`, and names without their namespace, through an MCP client in memory."""
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -376,3 +377,18 @@ async def test_execute_tool_returns_the_errors_of_remote_servers_as_results() ->
         assert failed.is_error
         assert "go is closed." in failed.text
         assert facade.own_call(Context(caller=Caller(id="ann")), "execute_tool", {"name": "far:go"}) is None
+
+
+async def cancel_itself(_ctx: Context, _name: str, _arguments: Object) -> ToolResult:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("far__go", {}), ("execute_tool", {"name": "far:go"})])
+async def test_a_call_that_is_cancelled_from_inside_is_answered(name: str, arguments: dict[str, Any]) -> None:
+    far = Elsewhere("far", "go")
+    far.handler = cancel_itself
+    async with running(FakeSource(far)) as gateway:
+        async with connect(gateway, SurfaceOptions(surfaces=("search", "direct"))) as client:
+            with pytest.raises(MCPError, match="cancelled internally"):
+                await client.call_tool(name, arguments)
+            assert "far__go" in [tool.name for tool in await listed(client)]

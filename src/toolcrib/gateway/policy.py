@@ -54,7 +54,7 @@ class ReplaceablePolicy:
     def replace(self, policy: Policy | None) -> None:
         """Decide by this policy from now on; None allows everything."""
         self.current: Policy = policy or AllowAll()
-        self.allows_everything = isinstance(self.current, AllowAll)
+        self.allows_everything = type(self.current) is AllowAll  # a subclass may decide otherwise
         """Whether there is nothing to decide, so that a call need not ask."""
         self._version += 1
 
@@ -71,7 +71,7 @@ def allows_everything(policy: Policy | None) -> bool:
     """Whether the policy allows everyone everything; None does."""
     if isinstance(policy, ReplaceablePolicy):
         return policy.allows_everything
-    return policy is None or isinstance(policy, AllowAll)
+    return policy is None or type(policy) is AllowAll
 
 
 def decide(policy: Policy, caller: Caller, tool: Tool, action: Action) -> Decision:

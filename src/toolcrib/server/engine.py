@@ -4,6 +4,7 @@ Transports make an `Exchange` of each message and send what `Engine.answer` retu
 client learns of this server, and which versions both speak.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -14,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from toolcrib._version import VERSION
-from toolcrib.containment import isolate
-from toolcrib.errors import ToolcribError
+from toolcrib.containment import is_being_cancelled, isolate
+from toolcrib.errors import ExecutionFailed, ToolcribError
 from toolcrib.middleware.admission import CountRefusal
 from toolcrib.protocol.failures import INTERNAL_ERROR, RpcError
 from toolcrib.protocol.messages import encode_error, encode_response
@@ -142,6 +143,14 @@ class Engine:
         except Exception as error:
             found = rpc_error(error)
             outcome = str(found.code)
+            raise found from error
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            # What the request waited for was cancelled, and not the request: its client waits for an answer.
+            found = rpc_error(ExecutionFailed("The request was cancelled internally; no client asked for that."))
+            outcome = str(found.code)
+            logger.exception("%s was cancelled internally", exchange.method)
             raise found from error
         finally:
             if self._observe is not None:
