@@ -16,6 +16,7 @@ from toolcrib.types import ServerState
 from toolcrib.upstream import supervisor
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.transport_choice import open_transport
 from toolcrib.upstream.transports.base import Transport
 
 
@@ -146,12 +147,10 @@ async def test_a_bad_server_delays_neither_start_nor_others() -> None:
 async def test_a_bug_of_ours_ends_one_servers_task_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    open_transport = supervisor.open_transport
-
-    def fail_for_bad(options: ServerOptions, *rest: Any) -> Transport:
+    def fail_for_bad(options: ServerOptions, *rest: Any, is_shared: bool) -> Transport:
         if options.name == "bad":
             raise ZeroDivisionError
-        return open_transport(options, *rest)
+        return open_transport(options, *rest, is_shared=is_shared)
 
     monkeypatch.setattr(supervisor, "open_transport", fail_for_bad)
     async with fleet_of(raw("bad"), raw("good")) as fleet:

@@ -1,9 +1,11 @@
 """Connections of single sessions: who gets one, what it declares, and when it ends."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -594,6 +596,28 @@ async def test_a_program_is_opened_again_with_the_capabilities_of_its_first_clie
         answer = await call_json(server, "ask_back", of("1", capabilities=ABLE), **ELICIT)
         assert answer == {"action": "accept", "content": {"by": "client"}}
         assert await process(server, of("1", capabilities=ABLE)) == first
+
+
+async def test_a_request_during_a_reopening_is_answered_once_the_program_is_ready(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pids: set[int] = set()
+
+    async def ask(server: RemoteServer) -> None:
+        pids.add(await process(server, of("1", capabilities=ABLE)))
+
+    patient = replace(FAST, connect_wait_s=600)
+    with anyio.fail_after(20):
+        async with Fleet(patient) as fleet, anyio.create_task_group() as group:
+            await fleet.apply([raw(gate=str(gate))])
+            await anyio.to_thread.run_sync(gate.write_text, "", abandon_on_cancel=True)
+            await fleet.settled()
+            group.start_soon(ask, fleet.server("raw"))
+            opened = await anyio.to_thread.run_sync(gate.open, "w", abandon_on_cancel=True)
+            with opened:
+                group.start_soon(ask, fleet.server("raw"))
+                await anyio.wait_all_tasks_blocked()
+    assert len(pids) == 1
 
 
 async def test_a_program_that_several_sessions_use_asks_none_of_them_and_stays_as_it_is() -> None:

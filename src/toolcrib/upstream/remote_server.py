@@ -44,7 +44,7 @@ class Listeners:
 
 
 class StatusStore:
-    """Holds one server's status, and notifies listeners and waiting tasks of each change."""
+    """Holds one server's status, notifies listeners of each change, and has waiting tasks check their conditions."""
 
     def __init__(self, status: ServerStatus) -> None:
         self.status = status
@@ -52,16 +52,20 @@ class StatusStore:
         self._changed = anyio.Event()
 
     def update(self, state: ServerState, *, tools_changed: bool = False, **fields: Any) -> None:
-        """Change the status, with fields of `ServerStatus`. Notifies if anything is new."""
+        """Change the status, with fields of `ServerStatus`. Notifies if anything is new.
+
+        Waiting tasks check their conditions in any case, because these may not show in the status: a server that was
+        ready and is connected again has the same one.
+        """
         old = self.status
         since = old.since if state is old.state else time.time()
         self.status = replace(old, state=state, since=since, **fields)
+        self._wake()
         if self.status != old or tools_changed:
-            self._wake()
             self.listeners.notify()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is checked again after each change."""
+        """Wait until the condition holds; it is checked again after each update."""
         while not condition():
             await self._changed.wait()
 

@@ -27,6 +27,7 @@ from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.remote_server import Listeners, Logins, StatusStore
 from toolcrib.upstream.session_connections import SessionConnections, passed_capabilities, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
+from toolcrib.upstream.transport_choice import open_transport
 from toolcrib.upstream.transports.base import AutoResetEvent, Transport, flatten_errors
 
 logger = logging.getLogger(__name__)
@@ -116,9 +117,7 @@ class Supervisor:
         self._asked_client: Object = {}
         """The capabilities of the only client of a program, which it may ask."""
         self._reopens = False
-        """Whether the connection is being opened again on purpose."""
-        self._reopened = anyio.Event()
-        """Set once it is, or cannot be."""
+        """Whether the connection is being opened again on purpose: until it is ready, or the attempt has failed."""
         self.found_changes = Listeners()
         """Notified when its list of tools was found to be another one, unless another process has said so."""
         self._expects_changes = False
@@ -127,7 +126,6 @@ class Supervisor:
         """What the last list of tools gives to say."""
         self.given_up = False
         """Whether it has failed for good, after the options' `retries`."""
-        self._revive_event = anyio.Event()
 
     # -- for calls -------------------------------------------------------------------------------------------------
 
@@ -160,8 +158,7 @@ class Supervisor:
         Older versions declare capabilities once, and some programs offer more tools to a client that has them. Nothing
         is lost: no client has used the connection yet.
         """
-        if self._reopens:  # for another request that came at the same time; the connection is about to close
-            await self._reopened.wait()
+        await self.status_store.wait_until(lambda: not self._reopens)  # for another request
         shared, client = self.connection, ctx.client
         if shared is None or shared.protocol.modern or shared.messages.is_used or client is None:
             return
@@ -170,9 +167,9 @@ class Supervisor:
         declared = passed_capabilities(client)
         if not declared or declared == self._asked_client:
             return
-        self._asked_client, self._reopens, self._reopened = declared, True, anyio.Event()
+        self._asked_client, self._reopens = declared, True
         shared.transport.closed.set("it is opened again with the capabilities of its client", reconnect=True)
-        await self._reopened.wait()
+        await self.status_store.wait_until(lambda: not self._reopens)
 
     @property
     def _declares_client(self) -> bool:
@@ -216,7 +213,6 @@ class Supervisor:
             return False
         self._may_connect, self.given_up = True, False
         self.status_store.update(ServerState.DEGRADED if self._has_catalog else ServerState.CONFIGURED)
-        self._revive_event.set()
         return True
 
     # -- the task --------------------------------------------------------------------------------------------------
@@ -268,14 +264,15 @@ class Supervisor:
                 result = await self._attempts()
                 if self._reopens and result.lasted_s > 0:
                     continue
-                self._reopened.set()
+                self._reopens = False
                 if result.needs_login and self._logins is not None:
                     await self._wait_login(self._logins, result.reason)
                     continue
                 lasted = result.lasted_s > 0 and result.lasted_s >= self._fleet.stable_s
                 failures = 1 if lasted else failures + 1
                 at_once = result.reconnect and result.lasted_s >= self._first_s
-                if self._is_exhausted(failures) and not at_once:
+                retries = self._options.retries
+                if retries is not None and failures > retries and not at_once:
                     await self._give_up(result.reason, failures)
                     failures = 0
                     continue
@@ -285,6 +282,7 @@ class Supervisor:
 
     def end(self) -> None:
         """Refuse calls that wait for a connection, as none will come any more."""
+        self._reopens = False
         if self._may_connect:
             self._may_connect = False
             self.status_store.update(ServerState.FAILED, reason="stopped", retry_at=None)
@@ -297,17 +295,13 @@ class Supervisor:
             await logins.wait_login(self._options)
         self._may_connect = True
 
-    def _is_exhausted(self, failures: int) -> bool:
-        return self._options.retries is not None and failures > self._options.retries
-
     async def _give_up(self, reason: str, failures: int) -> None:
         """Stay failed until `revive`."""
         self._may_connect, self.given_up = False, True
-        self._revive_event = anyio.Event()
         text = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
         logger.warning("%s has failed: %s", self._options.name, text)
         self.status_store.update(ServerState.FAILED, reason=text, retry_at=None, **self._staleness())
-        await self._revive_event.wait()
+        await self.status_store.wait_until(lambda: not self.given_up)
 
     async def _attempts(self) -> _AttemptResult:
         """Connect once, or twice if the server closed the connection on `server/discover`: then with the handshake
@@ -316,7 +310,6 @@ class Supervisor:
         A server that does not accept that either closes by itself, and is not tried that way again.
         """
         capabilities = self._asked_client or shared_capabilities(self._options)
-        self._reopens = False
         handshake = Handshake.of(self._options.protocol, capabilities=capabilities)
         result = await self._attempt(handshake)
         if result.closed_on_discover and self._may_reject_discover and handshake.initialize:
@@ -363,9 +356,8 @@ class Supervisor:
             reason = f"{timeout_reason}; its last output: {detail}" if detail else timeout_reason
         lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
         self._may_connect = ready_at is not None
-        reason = reason or transport.closed.reason
         return _AttemptResult(
-            reason=reason,
+            reason=reason or transport.closed.reason,
             lasted_s=lasted_s,
             reconnect=transport.closed.reconnect,
             closed_on_discover=closed_on_discover,
@@ -375,13 +367,8 @@ class Supervisor:
 
     def _open_transport(self, caller: Caller | None = None) -> Transport:
         """Return a transport for requests with the tokens of this caller, or with those that all share."""
-        shares_program = caller is None and self._fleet.find_programs is not None
-        if shares_program and self._options.transport == "stdio" and self._options.target is None:
-            from toolcrib.upstream.transports import hosted
-
-            return hosted.HostedTransport(self._options, self._fleet, self._redact)
         tokens = None if self._logins is None else self._logins.credentials(self._options, caller)
-        return open_transport(self._options, self._fleet, self._redact, tokens)
+        return open_transport(self._options, self._fleet, self._redact, tokens, is_shared=caller is None)
 
     def _announce(self) -> None:
         self._wake_event.clear()
@@ -441,7 +428,7 @@ class Supervisor:
         self.subscriptions.attach(connection)
         had_catalog = self._has_catalog
         self._may_connect = self._has_catalog = True
-        self._reopened.set()
+        self._reopens = False
         logger.debug(
             "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol.version
         )
@@ -610,23 +597,3 @@ def _explain_no_tools(definitions: Sequence[Any], tool_list: ToolList) -> str:
 
 def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
-
-
-def open_transport(options: ServerOptions, fleet: FleetOptions, redact: Redactor, tokens: Any = None) -> Transport:
-    """Return a transport of the options' kind, not connected yet."""
-    # Imported on first use: HTTP needs its client, and in-process servers the SDK's server.
-    if options.target is not None or options.transport in ("memory", "custom"):
-        from toolcrib.upstream import targets
-
-        return targets.open_transport(options, fleet, redact)
-    if options.transport == "stdio":
-        from toolcrib.upstream.transports import stdio
-
-        return stdio.StdioTransport(options, fleet, redact)
-    if options.transport == "sse":
-        from toolcrib.upstream.transports import sse
-
-        return sse.SseTransport(options, fleet, redact, tokens)
-    from toolcrib.upstream.transports import http
-
-    return http.HttpTransport(options, fleet, redact, tokens)
