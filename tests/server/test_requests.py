@@ -585,3 +585,43 @@ async def test_a_stream_that_begins_while_the_tokens_change_is_for_those_who_sti
                 while not sent:
                     await anyio.lowlevel.checkpoint()
         assert sent[0]["status"] == 401
+
+
+@pytest.mark.parametrize("tokens", [TOKENS, ()])
+async def test_nothing_is_run_for_a_client_that_has_left_before_its_request_was_looked_at(
+    tokens: tuple[Token, ...],
+) -> None:
+    called: list[str] = []
+
+    async def note(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        called.append(name)
+        return text(name)
+
+    async with crib(native("note"), handler=note, surfaces=["direct"]) as served:
+        app = http_app(served.engine, HttpOptions(tokens=tokens), ready=lambda: (True, {}))
+        requests, found = InFlightRequests(app), Served(served, app, app)
+        async with app.running():
+            wire = found.connected(requests)
+            wire.protocol.data_received(request_bytes(call("note")))
+            wire.protocol.connection_lost(None)
+            with anyio.fail_after(5):
+                await anyio.lowlevel.checkpoint()
+                await requests.wait_idle()
+            assert not called
+            assert (await found.ask(call("note"), through=requests))[0] == 200
+        assert called == ["note"]
+
+
+async def test_a_session_of_a_caller_that_the_app_around_names_is_open_to_that_caller_alone() -> None:
+    async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}))
+        around = as_caller(app)
+        async with app.running():
+            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            headers: dict[str, str | None] = {"mcp-protocol-version": None, "mcp-method": None}
+            status, lines, _ = await ask(around, Exchange(method="initialize", params=params, headers=headers))
+            assert status == 200
+            headers |= {"mcp-session-id": dict(lines)[b"mcp-session-id"].decode(), "mcp-name": None}
+            assert (await ask(around, call("plain", headers=headers)))[0] == 200
+            other = {**headers, "authorization": f"Bearer {TOKENS[1].secret}"}
+            assert (await ask(around, call("plain", headers=other)))[0] == 404

@@ -8,10 +8,10 @@ the whole connection, and stays there: nothing is parsed by two parsers that may
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import cached_property
 from http import HTTPStatus
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from starlette.types import Scope
 
@@ -475,8 +475,14 @@ class PlainRequest(HttpRequest):
             self._connection.transport.write(b"0\r\n\r\n")
             self._reader.answered(self)
 
-    async def until_left(self, work: Awaitable[_T]) -> _T | None:
-        """Await the work, which is cancelled when the client disconnects, and with it all that answers the request."""
+    async def until_left(self, work: Coroutine[Any, Any, _T]) -> _T | None:
+        """Await the work, which is cancelled when the client disconnects, and with it all that answers the request.
+
+        Nothing is run for a client that has left already.
+        """
+        if self._has_left:
+            work.close()
+            return None
         self.ends_with_client = True
         try:
             return await work

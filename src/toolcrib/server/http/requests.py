@@ -6,7 +6,7 @@ from the bytes of a connection is a `reader.PlainRequest`.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -196,7 +196,8 @@ class HttpRequest(ABC):
     @property
     def credential(self) -> object:
         """What alone may use a session that it opens; None where nothing authenticates callers."""
-        return sdk_credential(self.head.scope) if self.identity is None else self.caller.key
+        is_named = self.identity is not None or self.head.scope.get(CALLER_KEY) is not None
+        return self.caller.key if is_named else sdk_credential(self.head.scope)
 
     @abstractmethod
     async def read_part(self) -> tuple[bytes, bool] | None:
@@ -219,7 +220,7 @@ class HttpRequest(ABC):
         """End it."""
 
     @abstractmethod
-    async def until_left(self, work: Awaitable[_T]) -> _T | None:
+    async def until_left(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         """Await the work, which is cancelled when the client disconnects; None if that happens."""
 
     async def start_events(self, lines: Lines = ()) -> None:
@@ -362,7 +363,7 @@ class AsgiRequest(HttpRequest):
         """End it."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def until_left(self, work: Awaitable[_T]) -> _T | None:
+    async def until_left(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         """Await the work, which is cancelled when the client disconnects; the whole body must have been read."""
         with anyio.CancelScope() as scope:
             watch = _DisconnectWatch(scope, self._receive)
