@@ -632,6 +632,10 @@ class SessionClient(ABC):
             return await self.elicit(params)
         return await (self.sample(params) if method == "sampling/createMessage" else self.list_roots())
 
+    def may_receive(self, namespace: str, method: str, params: Object) -> bool:  # noqa: ARG002 - to override
+        """Whether a policy lets a notification of an extension pass to the client from the server of this namespace."""
+        return True
+
     @abstractmethod
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification that belongs to the request; a log message only if the client wants its level."""

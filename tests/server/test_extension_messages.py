@@ -358,6 +358,25 @@ async def test_a_client_without_the_extension_exchanges_none_of_its_messages(
         assert [method for method, _ in client.notified if method in (FOUND, HEARD)] == []
 
 
+@pytest.mark.parametrize(
+    ("method", "ours", "theirs"),
+    [*((FOUND, ours, theirs) for ours in VERSIONS for theirs in VERSIONS), (HEARD, OLDER, OLDER)],
+)
+@pytest.mark.parametrize("effect", ["allow", "hide"])
+async def test_a_notification_of_a_server_passes_in_and_out_of_a_request_unless_the_policy_hides_it(
+    method: str, ours: str, theirs: str, effect: Any
+) -> None:
+    allowed = Rule(tools=("a:skills/list", f"a:{NOTED}"), effect="allow")
+    policy = ByScopes([Rule(tools=(f"a:{method}",), effect=effect), allowed])
+    async with client_of("stdio", ours, "stdio", theirs, policy=policy) as client:
+        await client.notify(NOTED, **DEEP)
+        await list_once_noted(client)
+        if effect == "allow":
+            assert await client.wait_notified(method) == DEEP
+        await client.ask("skills/list")
+        assert {name for name, _ in client.notified} == ({method} if effect == "allow" else set())
+
+
 @pytest.mark.parametrize("effect", ["hide", "approve"])
 @pytest.mark.parametrize("ours", VERSIONS)
 async def test_a_notification_that_the_policy_does_not_allow_is_not_sent(ours: str, effect: Any) -> None:

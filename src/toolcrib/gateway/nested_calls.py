@@ -63,6 +63,10 @@ class NestedCallClient(SessionClient):
         """Ask for the client's roots."""
         return await self._client.list_roots() if isinstance(self._client, SessionClient) else {"roots": []}
 
+    def may_receive(self, namespace: str, method: str, params: Object) -> bool:
+        """Whether the client itself may."""
+        return isinstance(self._client, SessionClient) and self._client.may_receive(namespace, method, params)
+
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification to the client."""
         if isinstance(self._client, SessionClient):

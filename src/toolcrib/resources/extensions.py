@@ -70,7 +70,7 @@ class ExtensionRequests:
         failure: ToolcribError | None = None
         for backend in self._able(ctx, method, params):
             try:
-                result = await self._call(ctx, _tool(backend, method), (backend,), ask, dict(params))
+                result = await self._call(ctx, _tool(backend_namespace(backend), method), (backend,), ask, dict(params))
             except ToolcribError as error:
                 is_unknown = isinstance(error, UpstreamError) and error.rpc_code == METHOD_NOT_FOUND
                 if not is_unknown and not implies_not_run(error):
@@ -87,17 +87,24 @@ class ExtensionRequests:
         notification has no answer that could ask for it.
         """
         for backend in self._able(ctx, method, params):
-            if decide(self._policy, ctx.caller, _tool(backend, method), Action.CALL) is Decision.ALLOW:
+            if (
+                decide(self._policy, ctx.caller, _tool(backend_namespace(backend), method), Action.CALL)
+                is Decision.ALLOW
+            ):
                 await backend.provider.notify_extension(ctx, method, params)
 
     def may_pass(self, caller: Caller, extensions: Object, backend: Backend, method: str, params: Object) -> bool:
         """Whether a message may pass between a server and a client of the caller that declares these extensions."""
         if extensions.keys().isdisjoint(backend.provider.extensions()):
             return False
-        if decide(self._policy, caller, _tool(backend, method), Action.CALL) is Decision.HIDE:
+        return self.may_receive(caller, backend_namespace(backend), method, params)
+
+    def may_receive(self, caller: Caller, namespace: str, method: str, params: Object) -> bool:
+        """Whether the policy lets the caller know of a message of the server of this namespace."""
+        if decide(self._policy, caller, _tool(namespace, method), Action.CALL) is Decision.HIDE:
             return False
         uri = params.get("uri")
-        return not isinstance(uri, str) or not self._router.is_hidden(caller, backend_namespace(backend), uri)
+        return not isinstance(uri, str) or not self._router.is_hidden(caller, namespace, uri)
 
     def _able(self, ctx: Context, method: str, params: Object) -> Iterator[Backend]:
         """The servers that may be sent a message of the client."""
@@ -120,6 +127,6 @@ class ExtensionRequests:
         return replace(result, structured=shown)
 
 
-def _tool(backend: Backend, method: str) -> Tool:
+def _tool(namespace: str, method: str) -> Tool:
     """What a policy sees of a message of an extension."""
-    return Tool(name=method, namespace=backend_namespace(backend), tags=(_TAG,), visibility=Visibility.HIDDEN)
+    return Tool(name=method, namespace=namespace, tags=(_TAG,), visibility=Visibility.HIDDEN)

@@ -214,6 +214,11 @@ class RequestClient(SessionClient):
     async def _ask(self, method: str, params: Object) -> Object:
         return await self._exchange.channel.ask(method, params, ANSWER_TIMEOUT_S)
 
+    def may_receive(self, namespace: str, method: str, params: Object) -> bool:
+        """Whether the policy lets a notification of an extension pass to the caller of the request."""
+        exchange = self._exchange
+        return exchange.may_receive is not None and exchange.may_receive(exchange.caller, namespace, method, params)
+
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification that belongs to the request: before its response, or on the session's own stream."""
         if method == LOG_MESSAGE:

@@ -86,6 +86,7 @@ class Engine:
         self._changes = changes
         self._subscriptions = None if changes is None else SubscriptionMethods(changes, facade.gateway)
         self._documents = DocumentMethods(facade.gateway)
+        self._may_receive = facade.gateway.resources.extensions.may_receive
         tasks = TaskMethods(facade, self._report_task)
         tools = ToolMethods(facade, tasks.start)
         self.methods: dict[str, Method] = {
@@ -130,6 +131,7 @@ class Engine:
         """The result of a request, some of whose values may be `RawJson`. Raises `RpcError`."""
         check_request(exchange.method, exchange.version, exchange.params, has_envelope=True)
         started, outcome = time.monotonic(), "cancelled"
+        exchange.may_receive = self._may_receive
         try:
             method = self.methods.get(exchange.method, self._documents.extension)
             if LOG_LEVEL_KEY in exchange.meta and exchange.is_modern and self._subscriptions is not None:

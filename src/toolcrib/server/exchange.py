@@ -19,6 +19,8 @@ from toolcrib.types import LOCAL, Caller, Object, ToolProvider
 
 SendMessage = Callable[[bytes], Awaitable[None]]
 """Sends one message to the client."""
+MayReceive = Callable[[Caller, str, str, Object], bool]
+"""Whether a notification of an extension may pass to a caller, by the server's namespace, the method and the params."""
 _WITHDRAW_S: Final = 1.0
 """How long to try to withdraw a question, in seconds, from a client that may no longer read."""
 
@@ -100,6 +102,8 @@ class Exchange:
     head: HttpHead = NO_HEAD
     """What the HTTP request says that it came by; nothing for a message that came in another way."""
     channel: Channel = RESPONSE_ONLY
+    may_receive: MayReceive | None = None
+    """What the engine decides about notifications of extensions; without it, none passes."""
 
     meta: Mapping[str, Any] = field(init=False)
     """The message's `_meta`; empty without one."""

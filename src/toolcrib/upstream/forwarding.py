@@ -77,9 +77,17 @@ AskFn = Callable[[str, Object], Awaitable[Object]]
 class LogForwarder:
     """Writes one server's log messages (`notifications/message`) to our log, and prepares them for clients."""
 
-    def __init__(self, name: str, redact: Redactor, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is in seconds."""
+    def __init__(
+        self,
+        name: str,
+        redact: Redactor,
+        *,
+        namespace: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The namespace defaults to the name; `clock` is in seconds."""
         self.name = name
+        self.namespace = namespace or name
         self.redact = redact
         self._clock = clock
         self._listeners: dict[object, OnNotification] = {}
@@ -238,14 +246,19 @@ class UpstreamExchange:
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Forward a notification, after what came before it; a log message is also written to our log.
 
-        One that no version defines is forwarded if the client declares an extension of the server.
+        One that no version defines is forwarded if the client declares an extension of the server, and may receive it.
         """
         client = self._client
-        if not is_defined(method) and not shares_extension(client, self._extensions):
+        if not is_defined(method) and not self._may_receive(client, method, params):
             return
         found = self._logs.accept(params) if method == LOG_MESSAGE else dict(params)
         if found is not None and isinstance(client, SessionClient):
             await self._send(lambda: client.notify(method, found))
+
+    def _may_receive(self, client: Client, method: str, params: Mapping[str, Any]) -> bool:
+        if not isinstance(client, SessionClient) or not shares_extension(client, self._extensions):
+            return False
+        return client.may_receive(self._logs.namespace, method, params)
 
     async def _send(self, send: Callable[[], Awaitable[None]]) -> None:
         self._waiting.append(send)

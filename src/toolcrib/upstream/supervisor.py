@@ -112,7 +112,7 @@ class Supervisor:
         )
         self.document_lister = DocumentLister(options, fleet, self._documents_changed, self.pins.hold_documents)
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
-        self.logs = LogForwarder(options.name, self._redact)
+        self.logs = LogForwarder(options.name, self._redact, namespace=options.namespace)
         self.sessions = SessionConnections(options, fleet, self._redact, self.logs, self._open_transport)
         self._asked_client: Object = {}
         """The capabilities of the only client of a program, which it may ask."""
