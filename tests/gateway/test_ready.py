@@ -286,3 +286,13 @@ async def test_the_log_says_once_how_many_tools_a_server_has_and_which_were_set_
     assert said[1].startswith("mail: 5 tools were rejected: bad_0 (")
     assert said[1].endswith(" and 2 more")
     assert len(said) == 2
+
+
+async def test_a_program_that_changes_its_tools_all_the_time_holds_no_request_for_ever() -> None:
+    source = FakeSource(FakeProvider(FILES))
+    with anyio.fail_after(10):
+        async with running(source, options=QUIET) as gateway:
+            gateway.refresher.subscribe(source.changed)  # each snapshot is followed by the next change
+            source.changed()
+            for _ in range(3):
+                assert (await gateway.call(ME, "files:read_file")).text == "read_file {}"

@@ -1,5 +1,6 @@
 """Requests of 2026-07-28 over HTTP, whichever way they come, get answers with the status that the SDK would give."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.server.conftest import TOKENS, Crib, PerTenant, crib, native
 from tests.server.wire import Wire
 
-from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolNotFound
+from toolcrib.errors import ExecutionFailed, NotAuthenticated, RateLimited, ToolNotFound
 from toolcrib.server.asgi import AsgiApp
 from toolcrib.server.auth.authentication import CALLER_KEY, StaticTokens
 from toolcrib.server.engine import Engine
@@ -625,3 +626,35 @@ async def test_a_session_of_a_caller_that_the_app_around_names_is_open_to_that_c
             assert (await ask(around, call("plain", headers=headers)))[0] == 200
             other = {**headers, "authorization": f"Bearer {TOKENS[1].secret}"}
             assert (await ask(around, call("plain", headers=other)))[0] == 404
+
+
+class Failing:
+    """An authenticator that fails."""
+
+    def __init__(self, failure: BaseException) -> None:
+        self._failure = failure
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        raise self._failure
+
+
+async def test_an_authenticator_may_refuse_a_request_as_one_too_many() -> None:
+    async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
+        slow = Failing(RateLimited("Slow down."))
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=slow)
+        async with app.running():
+            status, _, body = await Served(served, app, app).ask(call("plain"))
+            assert status == 429
+            assert b"Slow down." in body
+
+
+async def test_a_request_that_an_authenticator_cancels_ends_its_connection() -> None:
+    async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
+        failing = Failing(asyncio.CancelledError())
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=failing)
+        async with app.running():
+            wire = Served(served, app, app).connected()
+            wire.protocol.data_received(request_bytes(call("plain")))
+            with anyio.fail_after(5):
+                await wire.arrived.wait()
+            assert wire.closed

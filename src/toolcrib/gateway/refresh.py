@@ -292,7 +292,8 @@ class CatalogRefresher:
             changes = self._changes
             await self._flights.run(lambda: self._is_current(changes), self._refresh_now)
         elif self._local_changes != self._local_applied and home.is_here():
-            while self._local_changes != self._local_applied and self._home is home:
+            wanted = self._local_changes  # and none that comes later, or steady changes would keep a request for ever
+            while self._local_applied < wanted and self._home is home:
                 await self._changed.wait()
 
     async def wait_current(self) -> None:

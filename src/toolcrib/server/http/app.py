@@ -236,7 +236,7 @@ class HttpApp(AsgiApp):
                 answer = refused.answer
             except RateLimited as error:
                 self._report_refusal(request.caller, request.head.method, error)
-                answer = Answer.of(error_response(503 if error.data["of"] == "all" else 429, error))
+                answer = Answer.of(error_response(503 if error.data.get("of") == "all" else 429, error))
             if answer is not None:
                 await request.respond(answer)
         finally:

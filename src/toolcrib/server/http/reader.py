@@ -246,6 +246,7 @@ class PlainReader:
                 self._connection.close()
         except asyncio.CancelledError:
             if not request.is_refused or request.task is None:
+                self._connection.close()
                 raise
             request.task.uncancel()
             await (request.end() if request.has_begun else request.respond(SHUTDOWN_ANSWER))
