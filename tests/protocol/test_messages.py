@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolcrib.protocol import messages
 from toolcrib.protocol.failures import INVALID_REQUEST, PARSE_ERROR, RpcError
 from toolcrib.protocol.messages import (
     ErrorResponse,
@@ -26,6 +27,7 @@ from toolcrib.protocol.messages import (
     read_message,
     request_id_in,
     response_id_in,
+    response_parts,
 )
 
 _json = st.recursive(
@@ -73,6 +75,31 @@ def test_the_sdk_reads_every_encoded_message_as_it_was(message: Message) -> None
     read = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     assert json.loads(read.model_dump_json(by_alias=True, exclude_unset=True)) == json.loads(text)
     assert type(read).__name__ == f"JSONRPC{type(message).__name__.removesuffix('Response') or 'Response'}"
+
+
+@given(_objects, st.integers(0, 30), st.integers(1, 3))
+def test_a_response_in_parts_is_the_same_text(result: dict[str, Any], size: int, group: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "PART_SIZE", max(size, 1))
+        patch.setattr(messages, "_GROUP", group)
+        assert b"".join(response_parts(1, result)) == encode_response(1, result)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "é" * 3_000_000,
+        [{"type": "text", "text": "x" * 100_000}] * 40,
+        {"rows": [{"id": n, "name": "x" * 40} for n in range(50_000)]},
+        {f"key {n}": {"deep": ["x" * 30]} for n in range(50_000)},
+        {"a": {"b": {"c": [["x" * 2_000_000], {5: "y" * 2_000_000}]}}},
+    ],
+    ids=["text", "blocks", "rows", "keys", "deep"],
+)
+def test_no_part_of_a_large_response_is_long(value: Any) -> None:
+    parts = list(response_parts(1, {"content": value}))
+    assert b"".join(parts) == encode_response(1, {"content": value})
+    assert max(map(len, parts)) < 1_000_000
 
 
 @given(_messages)

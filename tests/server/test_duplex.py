@@ -13,6 +13,8 @@ from tests.server.test_stdio import MODERN, OPENING, request
 from toolcrib.protocol.failures import INVALID_REQUEST, RpcError
 from toolcrib.server.context import RequestClient
 from toolcrib.server.duplex import DuplexConnection
+from toolcrib.server.engine import Engine
+from toolcrib.server.exchange import Exchange
 from toolcrib.testing import Handler, echo
 from toolcrib.types import Context, Object, ToolResult
 
@@ -26,6 +28,7 @@ class Peer:
     """The client's end of a connection."""
 
     connection: DuplexConnection
+    engine: Engine
 
     def __init__(self) -> None:
         self.sent, self.received = anyio.create_memory_object_stream[bytes](100)
@@ -52,6 +55,7 @@ async def connected(handler: Handler = echo) -> AsyncIterator[Peer]:
     peer = Peer()
     with anyio.fail_after(10), peer.sent, peer.received:
         async with crib(handler=handler) as served:
+            peer.engine = served.engine
             peer.connection = DuplexConnection(served.engine, peer.sent.send)
             async with peer.connection.serving():
                 yield peer
@@ -302,3 +306,34 @@ async def test_a_question_ends_with_the_connection_of_its_client() -> None:
         await peer.send(request(1, "tools/call", **CALL))
         await peer.receive()
     assert answers == ["ended"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": [{"type": "text", "text": "x" * 4_000_000}]},
+        {"content": [], "structuredContent": {"rows": [{"text": "x" * 1_000} for _ in range(4_000)]}},
+    ],
+    ids=["text", "structured"],
+)
+async def test_other_tasks_run_while_a_large_result_is_encoded(result: dict[str, Any]) -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async def answer(_: Exchange) -> dict[str, Any]:
+        return dict(result)
+
+    async with connected() as peer, anyio.create_task_group() as group:
+        await peer.open()
+        peer.engine.methods["ping"] = answer
+        group.start_soon(count_turns)
+        await peer.send(request(1, "ping"))
+        found = (await peer.receive())["result"]
+        group.cancel_scope.cancel()
+    assert found == result
+    assert turns >= 10

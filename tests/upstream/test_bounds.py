@@ -3,7 +3,7 @@
 import itertools
 import json
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,17 +12,19 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp_types import CallToolResult
 from starlette.middleware.gzip import GZipMiddleware
-from tests.fixtures.servers.web import OldWeb, Web
+from tests.fixtures.servers.web import TOOLS, OldWeb, Web, result_of
+from tests.upstream.in_process import sdk_server
 from tests.upstream.support import call, call_json, names, raw, server_of, serving
 
 from toolcrib.errors import UpstreamError
 from toolcrib.protocol.failures import ExchangeError
-from toolcrib.protocol.messages import parse_json
+from toolcrib.protocol.messages import encode_object, parse_json
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.remote_server import RemoteServer
 from toolcrib.upstream.transports import bounds
-from toolcrib.upstream.transports.bounds import Bounds, Meter, parse_list, run_at_once
+from toolcrib.upstream.transports.bounds import Bounds, Meter, parse_list, run_at_once, value_problem
 from toolcrib.upstream.transports.framing import LineSplitter
 from toolcrib.upstream.transports.http_bodies import MessageStream, read_bounded
 from toolcrib.upstream.transports.http_connection import HttpResponse
@@ -146,11 +148,22 @@ def test_a_broken_list_is_an_error(text: bytes) -> None:
         run_at_once(parse_list(text, parse_json))
 
 
+async def _answer_in_memory(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> CallToolResult:
+    params = {"name": name, "arguments": dict(arguments)}
+    return CallToolResult.model_validate(result_of({"method": "tools/call", "params": params}))
+
+
 @asynccontextmanager
 async def served_by(kind: str, **given: Any) -> AsyncIterator[RemoteServer]:
     """A server of this kind, and ours in front of it."""
     if kind == "stdio":
         async with server_of(raw(options=given)) as server:
+            yield server
+        return
+    if kind in ("memory", "function"):
+        inside = sdk_server(*TOOLS, answer=_answer_in_memory)
+        target = inside if kind == "memory" else lambda: inside
+        async with server_of(ServerOptions(name="inside", target=target, **given)) as server:
             yield server
         return
     app = OldWeb().app if kind == "sse" else Web(streaming=kind == "events").app
@@ -163,7 +176,10 @@ async def served_by(kind: str, **given: Any) -> AsyncIterator[RemoteServer]:
             yield server
 
 
-@pytest.mark.parametrize("kind", ["stdio", "json", "events", "gzip", "sse"])
+KINDS = ("stdio", "json", "events", "gzip", "sse", "memory", "function")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_too_large_fails_only_its_own_call_and_names_the_setting(kind: str) -> None:
     async with served_by(kind, **SMALL) as server:
         with pytest.raises(UpstreamError, match=r"larger than 100,000 bytes and was dropped.*results\.max_bytes"):
@@ -175,6 +191,45 @@ async def test_what_is_too_large_fails_only_its_own_call_and_names_the_setting(k
         assert len((await call(server, "huge", blocks=100)).content) == 100
         assert len((await call(server, "huge", size=99_000)).content[0]["text"]) == 99_000
         assert await call_json(server, "echo", a=1) == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"size": 99_500}, ""),
+        ({"size": 100_000}, "100,000 bytes"),
+        ({"values": 4_950}, ""),
+        ({"values": 5_000}, "10,000 values"),
+    ],
+    ids=str,
+)
+async def test_every_way_to_a_server_has_the_same_bounds(kind: str, arguments: dict[str, Any], problem: str) -> None:
+    async with served_by(kind, max_result_bytes=100_000, max_result_nodes=10_000) as server:
+        if not problem:
+            assert not (await call(server, "huge", **arguments)).is_error
+            return
+        with pytest.raises(UpstreamError, match=problem):
+            await call(server, "huge", **arguments)
+
+
+async def test_a_text_of_a_server_in_memory_is_measured_as_it_would_be_written() -> None:
+    async def answer(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
+        return "\x00" * int(arguments["chars"])
+
+    options = ServerOptions(name="inside", target=sdk_server("huge", answer=answer), max_result_bytes=60_000)
+    async with server_of(options) as server:
+        assert len((await call(server, "huge", chars=9_900)).content[0]["text"]) == 9_900
+        with pytest.raises(UpstreamError, match=r"60,000 bytes and was dropped.*results\.max_bytes"):
+            await call(server, "huge", chars=10_000)
+
+
+@given(values, st.integers(0, 200), st.integers(0, 100))
+def test_a_value_breaks_the_bounds_that_its_text_breaks(value: Any, size: int, nodes: int) -> None:
+    meter = Meter()
+    meter.add(encode_object({"value": value}))
+    room = Bounds(size, nodes + 20)
+    assert run_at_once(value_problem({"value": value}, room)) == room.problem(meter.size, meter.nodes)
 
 
 async def _body_of(response: HttpResponse) -> object:

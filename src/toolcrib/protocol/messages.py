@@ -8,7 +8,7 @@ that are written twice in one object, the last one counts.
 import codecs
 import gc
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +25,14 @@ _RECURSION: Final = "recursion limit"
 """In the parser's error for a text that is nested more than 200 levels deep."""
 _NO_GC_BYTES: Final = 256 * 1024
 """Larger texts are parsed without the garbage collector, which would scan everything created so far again and again."""
+PART_SIZE: Final = 256 * 1024
+"""A value that is larger, as `is_larger` measures, is encoded in parts; encoding one takes less than a millisecond."""
+_ENTRY_SIZE: Final = 16
+"""What an entry of a list or object counts for, beside the characters in it."""
+_GROUP: Final = 200
+"""How many entries of a long list or object are measured and encoded at once."""
+_MIN_PART_BYTES: Final = 64 * 1024
+"""Parts that are shorter are put together."""
 MESSAGE_START: Final = b'{"jsonrpc"'
 """How most messages begin, after whatever else may be on their line."""
 # Matches each escape in turn, so that the end of an escaped backslash never starts another escape.
@@ -350,6 +358,28 @@ def encode_response(request_id: RequestId, result: Object) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to_json(request_id), encode_object(result))
 
 
+def response_parts(request_id: RequestId, result: Object) -> Iterator[bytes]:
+    """Return the same text as `encode_response`, in parts none of which takes long to make. Raises `ValueError`.
+
+    >>> b"".join(response_parts(1, {"tools": RawJson(b"[]"), "resultType": "complete"}))
+    b'{"jsonrpc":"2.0","id":1,"result":{"tools":[],"resultType":"complete"}}'
+    """
+    return _merged(_response_parts(request_id, result))
+
+
+def _response_parts(request_id: RequestId, result: Object) -> Iterator[bytes]:
+    yield b'{"jsonrpc":"2.0","id":%b,"result":' % to_json(request_id)
+    mark = b"{"
+    for name, item in result.items():
+        yield mark + _key_text(name)
+        if type(item) is RawJson:
+            yield item.text
+        else:
+            yield from _value_parts(item)
+        mark = b","
+    yield b"}}" if result else b"{}}"
+
+
 def encode_error(request_id: RequestId | None, error: RpcError) -> bytes:
     """Encode the response with an error. Raises `ValueError`."""
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (to_json(request_id), encode_object(error.to_wire()))
@@ -361,15 +391,108 @@ def encode_object(value: Object) -> bytes:
     Raises `ValueError` for what JSON cannot hold, and for a `RawJson` deeper in a value.
     """
     if RawJson not in map(type, value.values()):
-        return to_json(value, inf_nan_mode="null", fallback=_as_dict)
+        return _value_text(value)
     return b"{%b}" % b",".join(
         b"%b:%b"
         % (
             to_json(name),
-            item.text if type(item) is RawJson else to_json(item, inf_nan_mode="null", fallback=_as_dict),
+            item.text if type(item) is RawJson else _value_text(item),
         )
         for name, item in value.items()
     )
+
+
+def is_larger(value: Any, size: int) -> bool:
+    """Whether a JSON value is larger than this: the characters of its texts and keys, and 16 for each entry.
+
+    Its JSON text is at most six times as long, unless its numbers have hundreds of digits. What is far larger is not
+    looked through.
+
+    >>> is_larger({"text": "hello"}, 24), is_larger({"text": "hello"}, 25)
+    (True, False)
+    """
+    found = [value]
+    for item in found:  # grows meanwhile
+        kind = type(item)
+        if kind is str:
+            size -= len(item)
+        elif kind is dict or kind is list or kind is tuple:
+            size -= _ENTRY_SIZE * len(item)
+            if size < 0:
+                return True
+            found.extend(item)
+            if kind is dict:
+                found.extend(item.values())
+    return size < 0
+
+
+def value_parts(value: Any) -> Iterator[bytes]:
+    """Return the JSON text of a value in parts none of which takes long to make. Raises `ValueError`."""
+    return _merged(_value_parts(value))
+
+
+def _merged(parts: Iterator[bytes]) -> Iterator[bytes]:
+    short, size = list[bytes](), 0
+    for part in parts:
+        short.append(part)
+        size += len(part)
+        if size >= _MIN_PART_BYTES:
+            yield b"".join(short)
+            short, size = [], 0
+    yield b"".join(short)
+
+
+def _value_parts(value: Any) -> Iterator[bytes]:
+    if not is_larger(value, PART_SIZE):
+        yield _value_text(value)
+    elif isinstance(value, str):
+        yield b'"'
+        for start in range(0, len(value), PART_SIZE):
+            yield to_json(value[start : start + PART_SIZE])[1:-1]
+        yield b'"'
+    elif isinstance(value, dict):
+        yield from _object_parts(value)
+    else:
+        yield from _array_parts(value)
+
+
+def _object_parts(value: dict[Any, Any]) -> Iterator[bytes]:
+    mark, entries = b"{", list(value.items())  # a copy, as the object may change between two parts
+    for start in range(0, len(entries), _GROUP):
+        group = dict(entries[start : start + _GROUP])
+        if is_larger(group, PART_SIZE):
+            for name, item in group.items():
+                yield mark + _key_text(name)
+                yield from _value_parts(item)
+                mark = b","
+        else:
+            yield mark + _value_text(group)[1:-1]
+        mark = b","
+    yield b"}"
+
+
+def _array_parts(value: list[Any] | tuple[Any, ...]) -> Iterator[bytes]:
+    mark = b"["
+    for start in range(0, len(value), _GROUP):
+        group = value[start : start + _GROUP]
+        if is_larger(group, PART_SIZE):
+            for item in group:
+                yield mark
+                yield from _value_parts(item)
+                mark = b","
+        else:
+            yield mark + _value_text(group)[1:-1]
+        mark = b","
+    yield b"]"
+
+
+def _key_text(name: Any) -> bytes:
+    """Return a key as the encoder writes it, with its colon."""
+    return to_json({name: None})[1 : -len("null}")]
+
+
+def _value_text(value: Any) -> bytes:
+    return to_json(value, inf_nan_mode="null", fallback=_as_dict)
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

@@ -13,13 +13,21 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
+import anyio.lowlevel
 
 from toolcrib._version import VERSION
 from toolcrib.containment import is_being_cancelled, isolate
 from toolcrib.errors import ExecutionFailed, ToolcribError
 from toolcrib.middleware.admission import CountRefusal
 from toolcrib.protocol.failures import INTERNAL_ERROR, RpcError
-from toolcrib.protocol.messages import encode_error, encode_response
+from toolcrib.protocol.messages import (
+    PART_SIZE,
+    RequestId,
+    encode_error,
+    encode_response,
+    is_larger,
+    response_parts,
+)
 from toolcrib.protocol.negotiation import TASKS_CAPABILITY
 from toolcrib.protocol.params import check_request, is_valid_notification
 from toolcrib.protocol.serving import ServerSession
@@ -27,19 +35,12 @@ from toolcrib.protocol.versions import LOG_LEVEL_KEY, MODERN_VERSIONS, SERVER_IN
 from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import detach, rpc_error, to_context
 from toolcrib.server.exchange import Exchange
-from toolcrib.server.methods import (
-    BLOCKS_PER_STEP,
-    DocumentMethods,
-    Method,
-    TaskMethods,
-    ToolMethods,
-    encoded_in_steps,
-)
+from toolcrib.server.methods import DocumentMethods, Method, TaskMethods, ToolMethods
 from toolcrib.server.notifications import ListChangeNotifier, SendNotification
 from toolcrib.server.subscriptions import SubscriptionMethods
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.tracing import TRACING
-from toolcrib.types import Caller, Context
+from toolcrib.types import Caller, Context, Object
 
 logger = logging.getLogger(__name__)
 
@@ -108,13 +109,12 @@ class Engine:
         assert exchange.id is not None  # noqa: S101 - only requests are answered
         try:
             result = await (self._traced(exchange) if TRACING.is_on else self.result(exchange))
-            for key, value in result.items():
-                if type(value) is list and len(value) > BLOCKS_PER_STEP:
-                    result = {**result, key: await encoded_in_steps(value)}
+            if is_larger(result, PART_SIZE):
+                return EngineAnswer(await _encode_in_steps(exchange.id, result))
             return EngineAnswer(encode_response(exchange.id, result))
         except RpcError as error:
             return EngineAnswer(encode_error(exchange.id, error), error)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             logger.exception("cannot encode the result of %s as JSON", exchange.method)
             unencodable = RpcError(INTERNAL_ERROR, "The result cannot be encoded as JSON.")
             return EngineAnswer(encode_error(exchange.id, unencodable), unencodable)
@@ -282,6 +282,17 @@ class Engine:
 
 _FORWARDED: Final = {"notifications/roots/list_changed": DocumentMethods.roots_changed}
 """What forwards the notifications of clients that servers are to learn of."""
+
+
+async def _encode_in_steps(request_id: RequestId, result: Object) -> bytes:
+    """Encode a large result, with other requests served between the steps. Raises `ValueError`."""
+    parts = []
+    for part in response_parts(request_id, result):
+        parts.append(part)
+        await anyio.lowlevel.checkpoint()
+    whole = b"".join(parts)
+    await anyio.lowlevel.checkpoint()  # writing it takes as long as putting it together
+    return whole
 
 
 async def _ping(_: Exchange) -> dict[str, Any]:

@@ -368,18 +368,6 @@ def _with_via(entry: Object, gateway_id: str) -> Object:
     return {**entry, "_meta": {**known, VIA_KEY: [*(via if isinstance(via, list) else ()), gateway_id]}}
 
 
-# -- large results -----------------------------------------------------------------------------------------------------
-
-
-async def encoded_in_steps(value: list[Any]) -> RawJson:
-    """A list as JSON, with other requests served between the steps. Raises `ValueError`."""
-    parts = []
-    for start in range(0, len(value), BLOCKS_PER_STEP):
-        parts.append(to_json(value[start : start + BLOCKS_PER_STEP], inf_nan_mode="null")[1:-1])
-        await anyio.lowlevel.checkpoint()
-    return RawJson(b"[%b]" % b",".join(parts))
-
-
 # -- entries of lists of tools -----------------------------------------------------------------------------------------
 
 

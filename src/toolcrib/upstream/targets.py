@@ -4,6 +4,7 @@ FastMCP is not imported: its servers are recognized by where their class comes f
 """
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncContextDecorator, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from mcp_types import (
 
 from toolcrib.errors import ToolcribError
 from toolcrib.protocol import messages
-from toolcrib.protocol.calling import OutgoingRequest
+from toolcrib.protocol.calling import OutgoingRequest, same_id
 from toolcrib.protocol.failures import ExchangeError, FailureKind, RpcError
 from toolcrib.protocol.messages import ErrorResponse, Notification, Request, Response, read_lenient, to_wire
 from toolcrib.types import Object
@@ -40,8 +41,12 @@ from toolcrib.upstream.transports.base import (
     Transport,
     flatten_errors,
 )
+from toolcrib.upstream.transports.bounds import run_in_steps, value_problem
 from toolcrib.upstream.transports.duplex import CLOSED, PIPE_CLOSED, DuplexTransport
+from toolcrib.upstream.transports.framing import Unreadable
 from toolcrib.upstream.transports.stdio import StdioTransport
+
+logger = logging.getLogger(__name__)
 
 _MAX_QUEUED: Final = 256
 _SINGLE_USE: Final = "its transport can be entered only once; pass a function that creates one for each connection"
@@ -186,10 +191,26 @@ class _SdkStreams(DuplexTransport):
             async for item in incoming:
                 if isinstance(item, SessionMessage):
                     message = _from_sdk(item.message)
-                    if not self._settle(message):
+                    if problem := await self._problem(message):
+                        await self._drop(message, problem)
+                    elif not self._settle(message):
                         await self._pass_on(message)
         self.closed.set(CLOSED)
         self._fail_all()
+
+    async def _problem(self, message: Message) -> str:
+        """How a message breaks the bounds that hold for its text from any other server; empty if it does not."""
+        try:
+            return await run_in_steps(value_problem(message, self._expected.bounds_of(message)))
+        except (ValueError, RecursionError):
+            return "is not valid JSON"
+
+    async def _drop(self, message: Message, problem: str) -> None:
+        request_id = same_id(message.get("id"))
+        if request_id is not None and "method" not in message:
+            await self._take_broken(Unreadable(request_id, f"its response {problem}"))
+        else:
+            logger.debug("a message %s", problem)
 
 
 class _CustomTransport(_SdkStreams):

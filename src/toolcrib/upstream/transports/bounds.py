@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import anyio.lowlevel
 
-from toolcrib.protocol.messages import TooDeepError
+from toolcrib.protocol.messages import TooDeepError, is_larger, value_parts
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.wire import without_depth
 
@@ -28,6 +28,10 @@ _NODE_BYTES: Final = (b"[", b"{", b",", b":")
 """Each begins a value, or ends a key."""
 _LIST_FACTOR: Final = 10
 """How many times as many values a list may hold as a result."""
+_MAX_BYTES_OF_CHAR: Final = 6
+"""Of a control character, which is escaped."""
+_SIZE_OF_NODE: Final = 5
+"""What `is_larger` counts at least for a node: 16 for an entry, which has at most a comma, a colon and a bracket."""
 _WINDOW_BYTES: Final = 128 * 1024
 _MAX_ENTRY_CHARS: Final = 1024 * 1024
 """The largest entry of a list that is parsed in steps."""
@@ -52,6 +56,11 @@ class Bounds:
     nodes_setting: str = "results.max_nodes"
     in_steps: bool = False
     """Whether the message is a list, which is parsed entry by entry if it is long."""
+
+    @property
+    def plain_size(self) -> int:
+        """A value that is not larger, as `is_larger` measures, breaks no bounds, whatever escapes its text needs."""
+        return min(self.bytes // _MAX_BYTES_OF_CHAR, self.nodes * _SIZE_OF_NODE)
 
     def problem(self, size: int, nodes: int) -> str:
         """Return how a message of this size breaks the bounds; empty if it does not."""
@@ -108,6 +117,21 @@ class Meter:
         bare = b"".join(parts[1 if self._in_string else 0 :: 2])
         self._in_string ^= len(parts) % 2 == 0
         self.nodes += sum(map(bare.count, _NODE_BYTES))
+
+
+def value_problem(value: Any, bounds: Bounds) -> Steps[str]:
+    """Return how the JSON text of a value breaks the bounds; empty if it does not. Raises `ValueError`.
+
+    >>> run_at_once(value_problem({"content": "x" * 100}, Bounds(bytes=100, nodes=10)))
+    'is larger than 100 bytes and was dropped; the limit is results.max_bytes'
+    """
+    meter = Meter()
+    for part in value_parts(value) if is_larger(value, bounds.plain_size) else ():
+        meter.add(part)
+        if problem := bounds.problem(meter.size, meter.nodes):
+            return problem
+        yield
+    return ""
 
 
 def parse_list(text: bytes, parse: Callable[[bytes], Any]) -> Steps[Any]:

@@ -157,6 +157,11 @@ class ExpectedResponses:
         is_list = found in self._lists if found is not None else tail is None
         return self._list if is_list else self._result
 
+    def bounds_of(self, message: Message) -> Bounds:
+        """What a message may hold that comes as a value, and not as text."""
+        is_list = bool(self._lists) and "method" not in message and same_id(message.get("id")) in self._lists
+        return self._list if is_list else self._result
+
     def read(self, line: bytes | OversizedLine) -> Steps[list[Message | Unreadable]]:
         """Return the messages in a line."""
         ends = (line[:KEPT_BYTES], line[-KEPT_BYTES:]) if isinstance(line, bytes) else (line.head, line.tail)
