@@ -39,6 +39,7 @@ from toolcrib.server.options import HttpOptions
 from toolcrib.server.stdio import serve_pipes
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.upstream import server
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio
@@ -345,6 +346,15 @@ async def test_messages_of_an_extension_pass_unread_in_both_directions(
         assert answer["declared"] == (DECLARED if is_known else {})
         if ours == theirs == OLDER:
             assert await client.wait_notified(HEARD) == DEEP
+
+
+async def test_a_notification_waits_for_a_program_that_is_opened_again_for_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_NOTIFY_TIMEOUT_S", 0.0)
+    async with client_of("stdio", OLDER, "stdio", OLDER) as client:
+        await client.notify(NOTED, **DEEP)
+        assert (await list_once_noted(client))["noted"] == [DEEP]
 
 
 @pytest.mark.parametrize(("way_in", "ours", "way_out", "theirs"), WAYS)
