@@ -18,7 +18,7 @@ from toolcrib.app import App
 from toolcrib.errors import ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.snapshot import Snapshot
+from toolcrib.gateway.snapshot import Snapshot, empty_snapshot
 from toolcrib.settings.options import Settings
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
 from toolcrib.types import BackendKind, Caller, Context, SearchRequest, ServerState, Tool
@@ -208,6 +208,8 @@ async def test_a_server_that_fails_meanwhile_is_reported_at_once(held: Held) -> 
 
 
 async def test_tools_that_cannot_be_taken_in_leave_their_server_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_snapshot()  # is built once in a process
+
     def fail(offers: Any, previous: Any, **more: Any) -> Snapshot:
         raise MemoryError
 
