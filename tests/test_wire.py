@@ -1,6 +1,7 @@
 """Conversion between MCP's wire format and our types."""
 
 import json
+import tracemalloc
 from functools import partial
 from typing import Any
 
@@ -214,3 +215,14 @@ def test_an_invalid_input_request_is_an_error_of_the_server(request_: Any, why: 
 def test_a_completion_needs_no_more_input() -> None:
     with pytest.raises(UpstreamError, match="result of completion/complete is invalid"):
         read_document("completion/complete", {"resultType": "input_required", "requestState": "s"})
+
+
+def test_a_large_result_is_checked_without_a_copy_of_its_text() -> None:
+    structured = {"rows": [{"text": "x" * 1_000} for _ in range(4_000)]}
+    result = ToolResult(content=(), structured=structured)
+    tracemalloc.start()
+    try:
+        assert result_to_wire(result, "2026-07-28")["structuredContent"] == structured
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()

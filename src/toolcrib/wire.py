@@ -6,6 +6,7 @@ In chains of gateways, `_meta` also records which gateways a request or a tool h
 """
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,7 +17,7 @@ from toolcrib.checks import unchecked
 from toolcrib.errors import InvalidTool, UpstreamError
 from toolcrib.formats.mcp import TOOL_KEYS, as_sent, further_keys, read_entry
 from toolcrib.protocol.content import BLOCK, DOCUMENTS, QUESTIONS, TOOL
-from toolcrib.protocol.messages import NESTED_TOO_DEEP
+from toolcrib.protocol.messages import NESTED_TOO_DEEP, PART_SIZE, is_larger, value_parts
 from toolcrib.protocol.shapes import Problem
 from toolcrib.protocol.versions import (
     content_blocks,
@@ -307,7 +308,10 @@ def _is_ascii_text(result: ToolResult) -> bool:
 def is_encodable(value: Any) -> bool:
     """Whether a JSON value can be sent. An unpaired surrogate cannot, and would break the whole connection."""
     try:
-        to_json(value)
+        if is_larger(value, PART_SIZE):
+            deque(value_parts(value), maxlen=0)  # memory for the whole text would take longer than making it
+        else:
+            to_json(value)
     except ValueError:
         return False
     return True
