@@ -648,6 +648,22 @@ async def test_an_authenticator_may_refuse_a_request_as_one_too_many() -> None:
             assert b"Slow down." in body
 
 
+@pytest.mark.parametrize("way", ["direct", "mounted"])
+async def test_a_request_whose_authenticator_fails_is_refused_without_the_reason(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
+        failing = Failing(ValueError("no column hunter2"))
+        app = http_app(served.engine, HttpOptions(), ready=lambda: (True, {}), authenticator=failing)
+        async with app.running():
+            whole = Served(served, app, app)
+            status, _, body = await (whole.ask if way == "direct" else whole.ask_mounted)(call("plain"))
+            assert status == 500
+            assert b"could not find out who" in body
+            assert b"hunter2" not in body
+    assert "no column hunter2" in caplog.text
+
+
 async def test_a_request_that_an_authenticator_cancels_ends_its_connection() -> None:
     async with crib(*TOOLS, handler=run, surfaces=["direct"]) as served:
         failing = Failing(asyncio.CancelledError())

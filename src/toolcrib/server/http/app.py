@@ -37,6 +37,7 @@ from toolcrib.errors import (
     RateLimited,
     ServerUnavailable,
     StateUnavailable,
+    ToolcribError,
 )
 from toolcrib.protocol.failures import METHOD_NOT_FOUND
 from toolcrib.providers.adapters import adapt
@@ -96,6 +97,9 @@ _RESOLVERS_KEY: Final = "toolcrib.caller_resolvers"
 """ASGI scope key: pairs of a `ResolveCallerProviders` to run after authentication, and the scope key for its result."""
 
 _BAD_REQUEST: Final = 400
+_NOT_IDENTIFIED: Final = ToolcribError(
+    "The server could not find out who sent the request; nothing was run.", hint="Its log has the reason."
+)
 _TWO_LENGTHS: Final = InvalidRequest(
     "The request has both Content-Length and Transfer-Encoding; nothing was run.", hint="Send one of the two."
 )
@@ -259,6 +263,11 @@ class HttpApp(AsgiApp):
         except (ServerUnavailable, StateUnavailable) as error:
             response = error_response(503, error, headers={"Retry-After": "10"})
             raise RefusedError(Answer.of(response)) from error
+        except RateLimited:
+            raise
+        except Exception as error:
+            logger.exception("the authenticator failed, so a request was refused")
+            raise RefusedError(Answer.of(error_response(500, _NOT_IDENTIFIED))) from error
         request.identity, request.caller = identity, identity.caller
         if identity.can_step_up and request.head.method == "POST":
             request.lacking = set()
