@@ -242,6 +242,7 @@ async def test_readyz_says_ready_only_once_every_servers_tools_can_be_found(held
         async with App(Settings(gateway=QUIET)) as app:
             transport = httpx2.ASGITransport(app.asgi_mount())
             async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+                await app.settled()  # or requests would wait for the first snapshot
                 app.include(sdk_server("send_mail"), "mail")
                 await anyio.to_thread.run_sync(held.begun.wait)
                 assert app.fleet.statuses()[0].state is ServerState.READY

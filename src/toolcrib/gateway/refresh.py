@@ -57,8 +57,11 @@ _MAX_DEBOUNCE_S: Final = 0.2
 """The longest such time while servers are still connecting, so that many servers' tools go into one snapshot."""
 
 _LOCAL_WAIT_S: Final = 1.0
-"""How long a request waits for a provider of this process that has just reported a change, in seconds. What is already
-listed is waited for as long as it takes: a first search that finds nothing on a busy machine would be wrong.
+"""How long requests wait for a provider of this process that has just reported a change, in seconds."""
+
+_SNAPSHOT_WAIT_S: Final = 10.0
+"""How long they wait for a snapshot with what this process has listed, in seconds: a first search that finds nothing,
+because the machine is busy, would be wrong.
 """
 
 _POLL_WAIT_S: Final = 0.1
@@ -293,8 +296,9 @@ class CatalogRefresher:
             await self._flights.run(lambda: self._is_current(changes), self._refresh_now)
         elif self._local_changes != self._local_applied and home.is_here():
             wanted = self._local_changes  # and none that comes later, or steady changes would keep a request for ever
-            while self._local_applied < wanted and self._home is home:
-                await self._changed.wait()
+            with anyio.move_on_after(_SNAPSHOT_WAIT_S):
+                while self._local_applied < wanted and self._home is home:
+                    await self._changed.wait()
 
     async def wait_current(self) -> None:
         """Wait until every change is in the snapshot. Raises `NotStarted` if `run` ends meanwhile."""
