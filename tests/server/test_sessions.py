@@ -413,6 +413,7 @@ async def test_the_end_of_a_session_ends_each_of_two_calls_with_the_same_id() ->
             await opened.http.delete("/mcp", headers={**HEADERS, "mcp-session-id": opened.id})
             for one in slow:
                 await one.cancelled.wait()
+    assert all(one.cancelled.is_set() for one in slow)
 
 
 async def test_a_call_in_a_session_goes_on_when_its_connection_is_lost() -> None:

@@ -41,6 +41,9 @@ async def test_a_block_that_ends_in_time_is_not_disturbed(move_on: Callable[[flo
         await turns()
     move_on(20)
     await turns()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
 async def test_what_has_arrived_counts_although_the_deadline_passed_before_it_was_read(

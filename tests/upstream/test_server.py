@@ -1,5 +1,6 @@
 """Calls: complete results, errors that say what happened, and exactly one request per call."""
 
+import asyncio
 import math
 import os
 import time
@@ -358,14 +359,9 @@ async def test_a_call_waits_for_a_first_connection_for_a_limited_time(tmp_path: 
 
 async def test_short_and_long_calls_at_the_same_time_get_their_own_answers_over_pipes() -> None:
     async with server_of(raw()) as server:
-        long = "x" * 200_000
-        async with anyio.create_task_group() as group:
-            for number in range(8):
-                group.start_soon(_echo, server, f"{number}" if number % 2 else f"{number}{long}")
-
-
-async def _echo(server: RemoteServer, value: str) -> None:
-    assert await call_json(server, "echo", a=value) == {"a": value}
+        sent = [str(number) if number % 2 else str(number) + "x" * 200_000 for number in range(8)]
+        got = await asyncio.gather(*(call_json(server, "echo", a=value) for value in sent))
+    assert got == [{"a": value} for value in sent]
 
 
 async def test_a_result_that_arrived_while_the_process_was_held_up_is_no_timeout() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ _MAX_ATTEMPTS: Final = 3
 """Workers that may be lost before one takes the job."""
 
 
-class ScriptSandbox:
+class ScriptSandbox(ABC):
     """Runs untrusted scripts of one language, each in its own process."""
 
     language: ClassVar[ScriptLanguage]
@@ -175,11 +176,11 @@ class ScriptSandbox:
         wish = self.options.seccomp
         return {"source": source, "seccomp": wish, "check": check, "servers": entries, "limits": limits.as_dict()}
 
+    @abstractmethod
     def _completed(
         self, job: dict[str, Any], servers: Mapping[str, ServerNames], schemas: Schemas | None
     ) -> dict[str, Any]:
         """The job with what only the engine of this language gets."""
-        raise NotImplementedError
 
     def _check_source(self, source: str, limits: Limits) -> str:
         """The script without a byte order mark and a first line that the language skips in files.
